@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.data import Batch, DataError, DecodedCache, Loader, Source, as_source, concatenate
+from dovetail.data.cache import KeptPart
 from dovetail.data.errors import DataWarning
 from dovetail.data.files import Columns, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import DecodedPart
@@ -169,6 +170,13 @@ def source_of(path: Path, cache: Path | None = None, **wishes: int) -> FileSourc
     return FileSource(str(path), ParquetDecoder(columns=COLUMNS, rows_per_part=1), cache=kept, max_bad_rows=10_000)
 
 
+def read_and_written(source: FileSource) -> Batch:
+    """Return all samples, once the cache has them, as far as it has room."""
+    batch = source.read(0, 500)
+    source.settle()
+    return batch
+
+
 @pytest.mark.parametrize("first", [0, 1, 99, 250, 454])
 def test_a_run_that_goes_on_in_the_middle_sees_the_very_samples_that_are_left(tmp_path, first):
     path = written(tmp_path / "t.parquet")
@@ -249,14 +257,14 @@ def test_what_was_decoded_before_a_file_changed_is_still_there_and_the_new_file_
 
 def test_a_damaged_part_of_the_cache_is_decoded_anew(tmp_path):
     path = written(tmp_path / "t.parquet")
-    expected = source_of(path, tmp_path / "cache").read(0, 500)
+    expected = read_and_written(source_of(path, tmp_path / "cache"))
     for number, entry in enumerate(sorted((tmp_path / "cache").glob("*.part"))):
         content = bytearray(entry.read_bytes())
         content[-64] ^= 1
         entry.unlink()
         entry.write_bytes(content if number % 2 else content[:-1])
 
-    assert same(source_of(path, tmp_path / "cache").read(0, 500), expected)
+    assert same(read_and_written(source_of(path, tmp_path / "cache")), expected)
     assert all(entry.stat().st_size for entry in (tmp_path / "cache").glob("*.part"))
     assert len(list((tmp_path / "cache").glob("*.part"))) == 25
 
@@ -265,10 +273,12 @@ def test_a_damaged_part_of_the_cache_is_decoded_anew(tmp_path):
 def test_a_cache_that_holds_little_gives_the_same_samples(tmp_path, share):
     path = written(tmp_path / "t.parquet")
     expected = loaded(source_of(path), window=100, block=4)
-    source_of(path, tmp_path / "all").read(0, 500)
+    read_and_written(source_of(path, tmp_path / "all"))
     limit = int(share * DecodedCache(tmp_path / "all").num_bytes())
 
-    found = loaded(source_of(path, tmp_path / "some", limit_bytes=limit), window=100, block=4, readers=2)
+    source = source_of(path, tmp_path / "some", limit_bytes=limit)
+    found = loaded(source, window=100, block=4, readers=2)
+    source.settle()
 
     assert same(found, expected)
     assert DecodedCache(tmp_path / "some").num_bytes() <= limit
@@ -282,11 +292,44 @@ def test_a_full_disk_is_said_and_reading_goes_on(tmp_path):
         pytest.skip("only root may mount")
     try:
         with pytest.warns(DataWarning, match="takes no more decoded data"):
-            found = source_of(path, cache).read(0, 500)
+            found = read_and_written(source_of(path, cache))
     finally:
         subprocess.run(["umount", "-l", str(cache)], check=True)
 
     assert same(found, source_of(path).read(0, 500))
+
+
+class Waiting(DecodedCache):
+    """A cache on a disk that takes nothing until it is told to."""
+
+    may_write = threading.Event()
+
+    def put(self, key: str, part: KeptPart) -> bool:
+        assert self.may_write.wait(60)
+        return super().put(key, part)
+
+
+def test_a_disk_that_is_slow_is_waited_for_by_nobody_and_what_it_cannot_take_is_decoded_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.data.write_behind.MOST_BYTES", 3000)
+    Waiting.may_write.clear()
+    path = written(tmp_path / "t.parquet")
+    expected = source_of(path).read(0, 500)
+    slow = FileSource(
+        str(path), ParquetDecoder(columns=COLUMNS, rows_per_part=1), cache=Waiting(tmp_path), max_bad_rows=10_000
+    )
+
+    assert same(slow.read(0, 500), expected)
+    assert not list(tmp_path.glob("*.part"))
+    Waiting.may_write.set()
+    slow.settle()
+
+    parts = len(list(tmp_path.glob("*.part")))
+    assert 0 < parts < 25
+    again = source_of(path, tmp_path)
+    assert same(again.read(0, 500), expected)
+    again.settle()
+    assert again._cache.hits >= parts
+    assert same(slow.read(0, 500), expected)
 
 
 @pytest.mark.processes
@@ -298,6 +341,8 @@ def test_a_process_that_is_killed_while_it_fills_the_cache_leaves_nothing_wrong(
         source = source_of(Path({str(path)!r}), Path({str(tmp_path / "cache")!r}))
         for first in range(0, 4000, 80):
             source.read(first, first + 1)
+            if first < 160:
+                source.settle()
             print(first, flush=True)
     """
     with subprocess.Popen(
@@ -341,6 +386,7 @@ def test_folded_ids_are_those_modulo_a_number_in_half_of_the_bytes(tmp_path):
         assert found.ids.tolist() == (whole.ids % (1 << 20)).tolist()
         assert found.offsets.tolist() == whole.offsets.tolist()
         assert found.labels.tolist() == whole.labels.tolist()
+        folded.settle()
         folded = source.folded(1 << 20)
     assert folded._part(0).ids.itemsize == 4
     assert source._part(0).ids.itemsize == 8

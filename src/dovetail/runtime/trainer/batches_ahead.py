@@ -103,6 +103,8 @@ class BatchesAhead:
         elif not self._announced or self._reading.has_next:
             found = self._reading.take()
             self._read.extend([] if found is None else found[0])
+        elif len(self._announced) <= self._depth // 2:
+            self._reading.wish()  # rows of batches that are announced late are waited for
         self._waited_s += time.perf_counter() - begin_s
         return bool(self._read)
 
