@@ -28,12 +28,14 @@ from starlette.routing import Route
 
 from dovetail.dashboard import page
 from dovetail.dashboard.daemon_line import DaemonLine
+from dovetail.dashboard.guard import WithHeaders
 from dovetail.dashboard.run_feed import LOOK_S, RunFeed
 from dovetail.dashboard.task_runner import TaskRunner
 from dovetail.dashboard.tasks import Task
 from dovetail.dashboard.things import Things, UnknownThingError
 from dovetail.errors import DovetailError, SpecError
 from dovetail.serve.guard import MOST_BODY, error_answer, json_answer
+from dovetail.serve.server_sent import server_sent
 from dovetail.version import __version__
 
 PLAN_S = 20.0
@@ -67,6 +69,19 @@ def _file(text: Callable[[], str], kind: str) -> Handler:
 
 async def _nothing(_: Request) -> Response:
     return Response(status_code=204)
+
+
+def page_of_daemon() -> Starlette:
+    """Return the page as a daemon serves it: of its own cluster alone."""
+
+    async def things(_: Request) -> Response:
+        facts = {"version": __version__, "problems": [], "workloads": [], "runs": False, "plans": False, "daemon": True}
+        return json_answer(200, facts)
+
+    routes = [*page_routes(), Route("/api/things", things, methods=["GET"])]
+    inner = Starlette(routes=routes, exception_handlers={404: _not_found})
+    inner.add_middleware(WithHeaders)
+    return inner
 
 
 class DashboardApp:
@@ -181,10 +196,10 @@ class DashboardApp:
                 events, is_lost = feed.after(seen)
                 if is_lost:
                     seen = feed.at
-                    yield b"event: reset\nid: " + seen.encode() + b"\ndata: {}\n\n"
+                    yield server_sent("reset", {}, number=seen)
                 for event in events:
                     seen = f"{feed.era}.{event.number}"
-                    yield server_sent(seen, event.kind, event.data)
+                    yield server_sent(event.kind, event.data, number=seen)
                 quiet_s = 0.0 if events or is_lost else quiet_s + LOOK_S
                 if quiet_s >= BEAT_S:
                     quiet_s = 0.0
@@ -192,11 +207,6 @@ class DashboardApp:
                 await asyncio.sleep(LOOK_S)
         finally:
             self._readers -= 1
-
-
-def server_sent(number: str, kind: str, data: bytes) -> bytes:
-    """Return an event as browsers read it."""
-    return b"id: " + number.encode() + b"\nevent: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
 
 async def body_of(request: Request) -> bytes | None:

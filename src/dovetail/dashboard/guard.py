@@ -29,12 +29,31 @@ FROM_HERE = ("same-origin", "none", "")
 """What a browser says of who asks; others than browsers say nothing."""
 
 
+class WithHeaders:
+    """Sends what browsers are to hold to with every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Stand before an application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request answered."""
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = ((name.encode(), value.encode()) for name, value in HEADERS.items())
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self._app(scope, receive, send_guarded)
+
+
 class PageGuard:
     """Lets requests for the page in, and sends what browsers are to hold to with every answer."""
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str] = ()) -> None:
         """Stand before an application that is also known by other `names`."""
-        self._app = app
+        self._app = WithHeaders(app)
         self._names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower(), *names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,20 +62,11 @@ class PageGuard:
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
-                ]
-            await send(message)
-
         refusal = self._refusal(scope, headers)
         if refusal is None:
-            await self._app(scope, receive, send_guarded)
+            await self._app(scope, receive, send)
         else:
-            await error_answer(403, *refusal)(scope, receive, send_guarded)
+            await WithHeaders(error_answer(403, *refusal))(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[str, str] | None:
         host = headers.get(b"host", "")

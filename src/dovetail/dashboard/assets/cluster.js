@@ -28,7 +28,7 @@
 
   const showCluster = async (root) => {
     let stopped = false, events = [], jobs = [], cluster = null, decision = null, ahead_s = 0, due = null;
-    const problem = D.el("div"), top = D.el("div"), list = D.el("div"), lower = D.el("div"), log = D.el("div");
+    const problem = D.el("div"), top = D.el("div"), list = D.el("div.jobs"), lower = D.el("div"), log = D.el("div");
     const allocation = D.allocation({ label: "Workers held by jobs over time; arrow keys read it", height: 130 });
     const now_s = () => Date.now() / 1000 + ahead_s;
 
@@ -42,6 +42,7 @@
         ["up", W.seconds(cluster.up_s), ""]]));
     };
     const act = async (words, ask) => { try { await ask(); D.say(words); } catch (found) { D.say(found.message + (found.hint ? "; " + found.hint : "")); } refresh(); };
+    const named = (button, name) => { button.setAttribute("aria-label", name); return button; };
     const row = (job) => {
       const isOpen = job.state === "queued" || job.state === "running";
       const size = D.el("input", { type: "number", min: 1, step: 1, value: job.pinned ? String(job.pinned) : "", "aria-label": "workers of " + job.id, placeholder: "policy" });
@@ -49,8 +50,8 @@
       return [D.button(job.id, () => showJob(job.id), "link"), badge(job.state), job.type ? `${job.workers} ${job.type}` : "–",
         W.known(job.total) && job.total > 0 ? D.meter(job.done / job.total, W.percent((job.done || 0) / job.total, 0)) : W.known(job.done) ? W.count(job.done) : "–",
         W.count(job.samples_per_s), W.figure(job.loss), job.user || "–", W.figure(job.priority, 3), W.day(job.submitted_s),
-        isOpen ? D.el("div.buttons", null, size, D.button("Resize", resize, "quiet.small"),
-          D.button("Cancel", () => { if (confirm(`Cancel ${job.id}?`)) act(`${job.id} is cancelled`, () => D.daemon.post(`/v1/jobs/${encodeURIComponent(job.id)}/cancel`, {})); }, "quiet.small"))
+        isOpen ? D.el("div.buttons", null, size, named(D.button("Resize", resize, "quiet.small"), "Resize " + job.id),
+          named(D.button("Cancel", () => { if (confirm(`Cancel ${job.id}?`)) act(`${job.id} is cancelled`, () => D.daemon.post(`/v1/jobs/${encodeURIComponent(job.id)}/cancel`, {})); }, "quiet.small"), "Cancel " + job.id))
           : job.error ? D.el("span.note", { text: job.error }) : ""];
     };
     const COLUMNS = ["job", "state", "holds", "#done", "#samples/s", "#loss", "user", "#priority", "submitted", ""];
@@ -80,9 +81,9 @@
     const drawDecision = () => {
       if (!decision || !decision.jobs) { D.clear(lower); return; }
       const curve = (speeds) => Object.entries(speeds).map(([type, sizes]) => `${type} ` + Object.entries(sizes).map(([size, value]) => `${size}: ${W.count(value)}`).join(", ")).join("; ");
-      D.clear(lower, D.card("The last decision", D.el("p.note", { text: `${W.clock(decision.t_s)}, by ${decision.policy} in ${W.seconds(decision.seconds)}: ${decision.why}. What it went by: work that is left and speeds, as told, measured or estimated.` }),
-        D.table("What the policy was told of each job, and what it answered", ["job", "held", "answer", "#left, at what it has", "speeds in samples/s, by size"],
-          decision.jobs.map((each) => [each.id, each.before ? `${each.before} ${each.before_type}` : "–", each.after ? `${each.after} ${each.after_type}` : "waits", W.seconds(each.left_s), curve(each.speeds)]))));
+      D.clear(lower, D.card("The last decision", D.el("p.note", { text: `${W.clock(decision.t_s)}, by ${decision.policy} in ${W.seconds(decision.seconds)}: ${decision.why}. What it went by: the work that is left and the speed on each size, as told, measured or guessed; before anything was measured one worker counts as 1.` }),
+        D.table("What the policy was told of each job, and what it answered", ["job", "held", "answer", "#left, at what it has", "speed by size"],
+          decision.jobs.map((each) => [each.id, each.workers ? `${each.workers} ${each.type}` : "–", each.wanted_workers ? `${each.wanted_workers} ${each.wanted_type}` : each.workers ? "stops" : "waits", W.seconds(each.left_s), curve(each.speeds)]))));
     };
     const showJob = async (id) => {
       try {

@@ -23,7 +23,18 @@ const D = {};
     return fill(node, props, children);
   };
   D.svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
-  D.clear = (node, ...children) => { node.replaceChildren(...children.flat(9).filter(Boolean)); return node; };
+  // What is drawn again keeps the focus where it was: on what has the same name.
+  const nameOf = (node) => node.tagName + "|" + (node.id || node.getAttribute("aria-label") || node.textContent.slice(0, 80));
+  D.clear = (node, ...children) => {
+    const focused = node.contains(document.activeElement) && node !== document.activeElement ? document.activeElement : null;
+    const name = focused && nameOf(focused);
+    node.replaceChildren(...children.flat(9).filter(Boolean));
+    if (name && !node.contains(document.activeElement)) {
+      const again = [...node.querySelectorAll(focused.tagName)].find((each) => nameOf(each) === name);
+      if (again) again.focus({ preventScroll: true });
+    }
+    return node;
+  };
 
   D.card = (title, ...children) => D.el("section.card", null, title ? D.el("h2", { text: title }) : null, children);
   // Figures in tiles: [name, value, what stands below it].

@@ -75,14 +75,19 @@
       .concat(run.replanned.filter((each) => W.known(each.ran_s)).map((each) => ({ at: each.ran_s, isFault: true })));
 
     const drawHead = () => {
-      const part = run.total_samples ? run.samples / run.total_samples : null;
       const state = D.el("span", { id: "run-state" }, badge(run.state));
       D.clear(head, D.el("div.head", null, D.el("div.grow", null, D.el("h1", null, name, " ", state),
         D.el("div.note", { text: [run.model, run.mode, run.optimizer, run.batch ? "batch " + W.count(run.batch) : null, run.place ? "rows: " + run.place : null, run.id].filter(Boolean).join(" · ") })),
       runs.length > 1 ? D.el("a.button.quiet", { href: "#run", text: "All runs" }) : null,
       runs.length > 1 ? D.select("Run", runs.map((each) => [each.name, each.name]), name, (each) => D.go("run", each)) : null,
       run.has_plan && D.source.isLive ? D.el("a.button.quiet", { href: "#plan/" + encodeURIComponent(name + "/problem.json"), text: "Its plan" }) : null),
-      part === null ? null : D.el("div.card", null, D.el("div.row", null, D.progress(part, "samples done"), D.el("div.note", { text: `${W.count(run.samples)} of ${W.count(run.total_samples)} samples, ${W.percent(part, 0)}` }))));
+      progress);
+      drawProgress();
+    };
+    const progress = D.el("div");
+    const drawProgress = () => {
+      const part = run.total_samples ? run.samples / run.total_samples : null;
+      D.clear(progress, part === null ? null : D.el("div.card", null, D.progress(part, "samples done"), D.el("div.note", { text: `${W.count(run.samples)} of ${W.count(run.total_samples)} samples, ${W.percent(part, 0)}` })));
     };
     const drawFigures = () => {
       const line = run.figures || {}, last = run.summary || line;
@@ -176,7 +181,7 @@
         if (stopped) return;
         const now = dirty;
         dirty = new Set();
-        if (now.has("head")) drawHead();
+        if (now.has("progress")) drawProgress();
         if (now.has("figures")) { drawFigures(); drawCurves(); drawMiddle(); }
         if (now.has("still")) drawStill();
       }, 200);
@@ -192,7 +197,7 @@
         for (const key of Object.keys(data.metrics || {})) if (!run.metric_curves[key]) run.metric_curves[key] = new Array(run.curves.ran_s.length - 1).fill(null);
         for (const [key, column] of Object.entries(run.metric_curves)) column.push((data.metrics || {})[key] ?? null);
         if (run.curves.ran_s.length > MOST_POINTS) { load(); return; }
-        soon("head", "figures");
+        soon("progress", "figures");
       } else if (kind === "state") { if (data.state !== run.state) load(); }
       else {
         ({ happened: run.happened, width: run.widths, validated: run.validated, replanned: run.replanned })[kind].push(data);
