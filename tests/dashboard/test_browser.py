@@ -91,8 +91,9 @@ def test_a_plan_is_shown_and_made_again_by_sliders_and_by_points_of_the_curve(
 
     page.get_by_role("button", name="As in the file").click()
     page.wait_for_function("(before) => document.querySelector('.tiles').innerText.indexOf(before) >= 0", arg=before)
-    points = page.get_by_role("group", name="Cost against speed").get_by_role("button")
-    points.last.focus()
+    points = page.get_by_role("group", name="Cost against speed").get_by_role("button", name="3.96 M")
+    points.wait_for()
+    points.focus()
     page.keyboard.press("Enter")  # the fastest, by keyboard
     fastest = dashboard.task(do="curve", file="ctr-dnn.toml")[1]["answer"]["plans"][-1]
     page.wait_for_function("() => document.querySelector('.tiles').innerText.includes('3.96')")
@@ -258,7 +259,21 @@ def test_no_view_has_a_serious_fault_of_accessibility_in_either_theme(
             if each["impact"] in SERIOUS
         ]
         assert serious == [], (view, theme)
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")  # and it does find faults
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert "button-name" in [each["id"] for each in found["violations"] if each["impact"] in SERIOUS]
     looker.close()
+
+
+def test_what_a_browser_loads_first_is_small(looker: Looker, dashboard: Served) -> None:
+    looker.page.goto(dashboard.url)
+    looker.page.get_by_text("What if").wait_for()
+    entries = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+    sizes = looker.page.evaluate(f"{entries}.map((each) => [each.name, each.decodedBodySize])")
+
+    assert len([name for name, _ in sizes if name.endswith((".js", ".css"))]) == 2
+    assert sum(size for _, size in sizes) < 250_000  # with the plan and the curve that the first view asks for
+    assert sum(size for name, size in sizes if "/api/" not in name) < 200_000
 
 
 @pytest.mark.parametrize("view", ["#plan/ctr-dnn.toml", "#run/small", "#run", "#simulate/two-jobs.json"])
