@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from dovetail.embedding import SGD, Table, TableError, shard_of
+from dovetail.embedding.checkpoints.loading import saved_private
 from dovetail.embedding.row_optimizer import PrivateSGD
 from dovetail.privacy.owed import OwedNoise
 
@@ -13,9 +14,9 @@ WIDTH, NUM_KEYS, STEPS = 4, 60, 12
 SETTINGS = {"learning_rate": 0.5, "deviation": 0.1, "schedule": "constant", "stream": "s"}
 
 
-def private_table(folder, *, looked_at=(), key=KEY, deviation=0.1, **settings):
+def private_table(folder, *, deviation=0.1, **settings):
     """Return a table whose rows owe noise."""
-    owed = OwedNoise(key, stream="s", table=0, deviation=lambda _: deviation, looked_at=looked_at)
+    owed = OwedNoise(KEY, stream="s", table=0, deviation=lambda _: deviation)
     return Table(width=WIDTH, optimizer=PrivateSGD(**SETTINGS), owed=owed, folder=folder, segment_bytes=400, **settings)
 
 
@@ -72,7 +73,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_noise_of_one_that_never_st
         train(whole, 5, STEPS)
         shards = []
         for shard in range(num_shards):
-            owed = OwedNoise(KEY, stream="s", table=0, deviation=lambda _: 0.1)
+            looks = saved_private(tmp_path / "kept").looks
+            owed = OwedNoise(KEY, stream="s", table=0, deviation=lambda _: 0.1, looks=looks)
             place = {"shard": shard, "num_shards": num_shards}
             shards.append(Table.load(tmp_path / "kept", optimizer=PrivateSGD(**SETTINGS), owed=owed, **place))
 
@@ -101,16 +103,20 @@ def test_rows_that_were_never_looked_up_have_the_noise_of_all_steps(tmp_path):
     assert stats.kstest(moved / (0.1 * 3.0), "norm").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "deviation", "schedule", "stream"])
-def test_rows_are_not_loaded_to_owe_something_else(tmp_path, name):
-    other = SETTINGS | {name: "other" if name in ("schedule", "stream") else 0.25}
+def test_rows_that_go_on_with_another_stream_have_what_they_owed_until_then(tmp_path):
     with private_table(tmp_path / "a") as table:
-        train(table, 0, 3)
+        train(table, 0, 5)
         table.save(tmp_path / "kept")
+        at_checkpoint = values_of(table)
+    looks = saved_private(tmp_path / "kept").looks
+    before = OwedNoise(KEY, stream="s", table=0, deviation=lambda _: 0.1, looks=looks)
+    after = OwedNoise(KEY, stream="t", table=0, deviation=lambda _: 0.0, looks=looks, first_step=5)
+    optimizer = PrivateSGD(**SETTINGS | {"stream": "t", "first_step": 5})
 
-    owed = OwedNoise(KEY, stream="s", table=0, deviation=lambda _: 0.1)
-    with pytest.raises(TableError, match=name.replace("_", " ")):
-        Table.load(tmp_path / "kept", optimizer=PrivateSGD(**other), owed=owed)
+    with Table.load(tmp_path / "kept", optimizer=optimizer, owed=after, before=before) as table:
+        assert values_of(table).tobytes() == at_checkpoint.tobytes()
+        at_step(table, 9)  # at rate 0 nothing has moved
+        assert values_of(table).tobytes() == at_checkpoint.tobytes()
 
 
 def test_owed_noise_is_refused_with_optimizers_whose_state_would_have_seen_it(tmp_path):

@@ -17,7 +17,11 @@ def deviation(step):
 
 def owed(*, key=KEY, looked_at=(), table=0):
     """Return what a table's rows owe."""
-    return OwedNoise(key, stream="s", table=table, deviation=deviation, looked_at=looked_at)
+    noise = OwedNoise(key, stream="s", table=table, deviation=deviation)
+    for step in looked_at:
+        noise.step = step
+        noise.save()
+    return noise
 
 
 def zeros(num_rows):
@@ -102,3 +106,23 @@ def test_a_row_gets_no_noise_of_a_step_twice():
     owed().settle(rows, slots, keys, WIDTH, step=3)
 
     assert rows.tobytes() == before.tobytes()
+
+
+def test_a_stream_that_begins_later_goes_on_from_what_was_looked_at():
+    before = owed(looked_at=(2, 6))
+    after = OwedNoise(
+        KEY, stream="t", table=0, deviation=lambda _: 0.5, looks=before.looks, first_step=before.looks[-1].step
+    )
+    rows, _, keys = zeros(5000)
+    never = np.zeros(len(keys), dtype=np.float32)
+    shown, later = rows[:, :WIDTH].copy(), rows[:, :WIDTH].copy()
+    before.add_to(shown, keys, never)
+    again = rows[:, :WIDTH].copy()
+    after.add_to(again, keys, never)
+    after.step = 10
+    after.add_to(later, keys, never)
+
+    assert again.tobytes() == shown.tobytes()
+    since = (later - shown).ravel().astype(np.float64)
+    assert stats.kstest(since / (0.5 * 4**0.5), "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(since, shown.ravel())[0, 1]) < 0.03

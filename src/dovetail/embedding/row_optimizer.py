@@ -337,18 +337,20 @@ class PrivateSGD:
     deviation: float = 0.0
     """By how much a step at the whole rate moves every number of every row."""
     schedule: str = ""
-    """What the rate hangs on, in words."""
+    """By what the rate changes from step to step, as whoever trains has it in words."""
     stream: str = ""
     """Which noise it is."""
-    looked_at: tuple[int, ...] = ()
-    """At which steps the whole table was saved."""
+    first_step: int = 0
+    """After which step that noise begins."""
+    looks: tuple[tuple[int, float, str], ...] = ()
+    """When the whole table was saved; see `privacy.owed.Look`."""
     name: ClassVar[str] = "private-sgd"
     kernel: ClassVar[Kernel] = sgd
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot train."""
         SGD(learning_rate=self.learning_rate)
-        object.__setattr__(self, "looked_at", tuple(self.looked_at))
+        object.__setattr__(self, "looks", tuple((step, variance, name) for step, variance, name in self.looks))
 
     def settings(self) -> NDArray[np.float32]:
         """Return the rate."""

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dovetail.embedding.arrays import as_bags, as_gradients, as_keys, check_bags, in_bag_order, own_keys
 from dovetail.embedding.checkpoints.format import Checkpoint, Kind, TableSettings
-from dovetail.embedding.checkpoints.loading import LoadOptions, fill, find_chains, looks_of, optimizer_of
+from dovetail.embedding.checkpoints.loading import LoadOptions, fill, find_chains, optimizer_of
 from dovetail.embedding.checkpoints.saving import Saver
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.eviction import KeyLog
@@ -282,6 +282,12 @@ class Table:
             if self.on_device is not None:
                 self.on_device.stepper.begin_step(step, factor)
 
+    def has_had(self, step: int) -> None:
+        """Say that the table has had so many steps: rows that owe noise are read and saved as they are after those."""
+        if self.owed is not None:
+            with self._lock:
+                self.owed.step = step
+
     def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
         """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
 
@@ -339,7 +345,7 @@ class Table:
             optimizer = described(self.optimizer)
             if self.owed is not None:
                 self.owed.save()
-                optimizer["looked_at"] = self.owed.looked_at
+                optimizer["looks"] = [list(each) for each in self.owed.looks]
             settings = TableSettings(
                 width=self.width,
                 optimizer=optimizer,
@@ -355,13 +361,15 @@ class Table:
     def load(
         cls,
         path: str | Path | Sequence[str | Path],
+        *,
+        before: OwedNoise | None = None,
         **options: Unpack[LoadOptions],
     ) -> Table:
         """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
 
         The folder of one checkpoint, such as saved/000002-delta, stands for that one, whatever was saved after it.
         `options` are those of a new table. Budgets and shards may differ from those of the table that was saved: only
-        keys of `shard` are taken.
+        keys of `shard` are taken. Rows that owed noise of another stream `before` get it.
         """
         settings, chains = find_chains(path)
         options["optimizer"] = optimizer_of(settings, options.get("optimizer"))
@@ -372,9 +380,7 @@ class Table:
             **options,
         )
         try:
-            if table.owed is not None:
-                table.owed.look_back(looks_of(chains))
-            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
+            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards, before=before)
             if table.on_device is not None:
                 table.on_device.stepper.set_clock()
         except BaseException:

@@ -27,6 +27,7 @@ def private_run(*, samples: int = 1010, batch: int = 100, epochs: int = 2, priva
         "model": MODEL,
         "data": {"name": "clicks", "options": DATA | {"num_samples": samples}},
         "training": {"batch": batch, "epochs": epochs, "seed": 3},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
         "privacy": privacy,
         **more,
     }
@@ -103,7 +104,7 @@ CHANGES = {
     "clip": {"privacy": PRIVACY | {"clip": 0.7}},
     "epsilon": {"privacy": PRIVACY | {"epsilon": 4.0}},
     "batch": {"batch": 50},
-    "rate": {"optimizer": {"learning_rate": 0.5}},
+    "rate": {"optimizer": {"name": "sgd", "learning_rate": 0.5}},
     "order": {"data": {"name": "clicks", "options": DATA | {"num_samples": 1010}, "block_samples": 32}},
     "accountant": {"privacy": PRIVACY | {"accountant": "pld"}},
 }

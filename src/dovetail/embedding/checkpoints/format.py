@@ -73,7 +73,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def _lasting(optimizer: dict[str, Any]) -> dict[str, Any]:
     """Return what all shards agree on: one may have been saved once more than another."""
-    return {name: value for name, value in optimizer.items() if name != "looked_at"}
+    return {name: value for name, value in optimizer.items() if name != "looks"}
 
 
 class CheckpointPart(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -71,14 +71,6 @@ def optimizer_of(settings: TableSettings, given: RowOptimizer | None) -> RowOpti
         return saved
     if isinstance(saved, AdamPerRow) and isinstance(given, Adam):
         return AdamPerRow(**asdict(given))
-    if isinstance(saved, PrivateSGD) and isinstance(given, PrivateSGD) and saved.looked_at:
-        for name in ("learning_rate", "deviation", "schedule", "stream"):
-            if getattr(saved, name) != getattr(given, name):
-                raise TableError(
-                    f"rows that owe noise were saved with {name.replace('_', ' ')} {getattr(saved, name)}, and are "
-                    f"loaded with {getattr(given, name)}",
-                    hint="go on as the run began: what rows owe hangs on every step since they were last looked up",
-                )
     if described(given)["name"] != described(saved)["name"]:
         raise TableError(
             f"the rows have the state of {described(saved)['name']}, not of {described(given)['name']}",
@@ -87,14 +79,27 @@ def optimizer_of(settings: TableSettings, given: RowOptimizer | None) -> RowOpti
     return given
 
 
-def looks_of(chains: Sequence[Sequence[Checkpoint]]) -> set[int]:
-    """Return the steps at which a table whose rows owe noise was saved as a whole."""
+def saved_private(path: str | Path | Sequence[str | Path]) -> PrivateSGD | None:
+    """Return what rows of a table owed when it was saved, with the looks of all its shards; None: nothing."""
+    settings, chains = find_chains(path)
     saved = [chain[-1].settings.row_optimizer() for chain in chains]
-    return {step for each in saved if isinstance(each, PrivateSGD) for step in each.looked_at}
+    looks = sorted({each for one in saved if isinstance(one, PrivateSGD) for each in one.looks})
+    optimizer = settings.row_optimizer()
+    return replace(optimizer, looks=tuple(looks)) if isinstance(optimizer, PrivateSGD) else None
 
 
-def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: int, num_shards: int) -> None:
-    """Take in the rows of `shard` from chains of a full checkpoint and its deltas, oldest first."""
+def fill(
+    store: TieredStore,
+    chains: Sequence[Sequence[Checkpoint]],
+    *,
+    shard: int,
+    num_shards: int,
+    before: OwedNoise | None = None,
+) -> None:
+    """Take in the rows of `shard` from chains of a full checkpoint and its deltas, oldest first.
+
+    Rows that owed other noise `before` than from now on get it.
+    """
     for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
@@ -102,8 +107,11 @@ def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: i
             for start in range(0, len(part.keys), MOST_AT_ONCE):
                 piece = slice(start, start + MOST_AT_ONCE)
                 mine = shard_of(part.keys[piece], num_shards) == shard
-                keys = part.keys[piece][mine]
-                store.put(keys, part.rows[piece][mine])
+                keys, rows = part.keys[piece][mine], part.rows[piece][mine]
+                if before is not None:
+                    before.add_to(rows[:, : store.width], keys, rows[:, store.width].copy())
+                    rows[:, store.width] = before.step
+                store.put(keys, rows)
                 states = np.full(len(keys), SAVED, dtype=np.int32)
                 store.set_metadata(keys, part.seen[piece][mine], part.counts[piece][mine], states)
     store.clock.step = max([store.clock.step, *(chain[-1].settings.step for chain in chains)])

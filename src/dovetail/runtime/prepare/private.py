@@ -16,9 +16,11 @@ from pathlib import Path
 import msgspec
 from torch import nn
 
+from dovetail.embedding import SGD
 from dovetail.errors import DovetailError
 from dovetail.privacy.accountant import noise_for, steps_within
 from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY, make_secret, read_secret
+from dovetail.privacy.owed import MOST_STEPS
 from dovetail.privacy.steps import PrivateSteps
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest
@@ -68,6 +70,41 @@ def _draws(module: nn.Module) -> bool:
     if isinstance(module, DRAWS):
         return getattr(module, "p", 1.0) > 0.0
     return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0.0
+
+
+def check_rows(blueprint: Blueprint) -> None:
+    """Refuse rows of a private run that cannot owe noise, and devices where samples are not told apart."""
+    run, tables = blueprint.run, blueprint.tables
+    if not run.privacy.is_private:
+        return
+    devices = [worker.device for worker in run.workers] + [run.table.device or "cpu"]
+    if run.table.place == "device" or any(not device.startswith("cpu") for device in devices):
+        raise TrainingError(
+            f"the run is private, and computes on {max(devices, key=lambda name: name != 'cpu')}: gradients of single "
+            "samples are told apart in host memory only",
+            hint='set device = "cpu", and table.place = "local" or "servers"',
+        )
+    if not tables:
+        return
+    name = str(blueprint.row_optimizer["name"])
+    if name != SGD.name:
+        raise TrainingError(
+            f"rows would be stepped by {name}, and the run is private: its state sees the noise of every step, also of "
+            "those that touch no row, so no single draw stands for many",
+            hint='set optimizer.rows = "sgd", and optimizer.rows_learning_rate, which is mostly larger',
+        )
+    if limited := [table.name for table in tables if table.max_norm is not None]:
+        raise TrainingError(
+            f"layer `{limited[0]}` has max_norm, and the run is private: noise makes all rows longer at every step, "
+            "and all would have to be cut to it",
+            hint="leave max_norm out",
+        )
+    steps = blueprint.samples * run.training.epochs // blueprint.batch
+    if steps >= MOST_STEPS:
+        raise TrainingError(
+            f"the run has {steps:,} steps, and rows that owe noise can count to {MOST_STEPS:,}",
+            hint="set a larger training.batch, or fewer epochs",
+        )
 
 
 def with_private_steps(

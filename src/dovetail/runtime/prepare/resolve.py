@@ -9,6 +9,7 @@ import msgspec
 
 from dovetail.data.source import Source
 from dovetail.embedding import ROW_OPTIMIZERS, make_row_optimizer
+from dovetail.embedding.row_optimizer import PrivateSGD
 from dovetail.embedding.row_optimizer import described as row_described
 from dovetail.errors import did_you_mean
 from dovetail.models.layer_graph import LayerGraph
@@ -26,7 +27,7 @@ from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.model.stages import check_cut
 from dovetail.runtime.prepare.main_guard import travelling
 from dovetail.runtime.prepare.placement import Elsewhere
-from dovetail.runtime.prepare.private import check_model, positions_of
+from dovetail.runtime.prepare.private import check_model, check_rows, positions_of
 from dovetail.runtime.prepare.sites import portion_of
 from dovetail.runtime.prepare.source_fingerprint import source_fingerprint
 from dovetail.runtime.private_folder import hold_port, make_private_folder, remove_private_folder
@@ -75,6 +76,7 @@ def resolve(
             looks=looks,
         )
         check_groups(blueprint)
+        check_rows(blueprint)
     except BaseException:
         remove_private_folder(private)
         raise
@@ -120,7 +122,7 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     rate = run.optimizer.learning_rate or recipe.learning_rate
     optimizer = make_dense_optimizer(name, learning_rate=rate, **run.optimizer.settings)
     rows = run.optimizer.rows or ROWS_AS[optimizer.name]
-    if rows not in ROW_OPTIMIZERS:
+    if rows not in ROW_OPTIMIZERS or rows == PrivateSGD.name:
         raise TrainingError(
             f"servers have no optimizer `{rows}` for embedding rows", hint=did_you_mean(rows, ROW_OPTIMIZERS)
         )

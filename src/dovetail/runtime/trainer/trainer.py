@@ -34,6 +34,7 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.frozen import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
+from dovetail.runtime.noise import dense_noise, noise_key
 from dovetail.runtime.prepare.run_folder import load_source
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples, tell_of_bad_rows
@@ -109,7 +110,10 @@ class Trainer:
         self._strategy = (place or (rows_on_device if has_device_tier(run) else rows_on_host))(begin)
         self._model, self._steps = self._strategy.model, self._strategy.steps
         values, gradients = self._model.values, self._model.gradients
-        self._dense = DenseStep(blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet)
+        noise = dense_noise(blueprint, noise_key(folder, blueprint))
+        self._dense = DenseStep(
+            blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet, noise=noise
+        )
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
         self.step = self._manifest.step
         """Steps that were begun."""
@@ -219,7 +223,7 @@ class Trainer:
         factor = self._schedule(step)
         loss, scores = self._steps.compute(batch, step=step + 1, scale=scale, factor=factor)
         self._group.sum_dense(self._dense.gradients)
-        self._dense.take(scale=scale, factor=factor)
+        self._dense.take(step=step + 1, scale=scale, factor=factor)
         self._losses.add(loss, samples=batch.num_samples if self._private is None else samples, step=step)
         self._figures.add_scores(scores, batch.labels)
 

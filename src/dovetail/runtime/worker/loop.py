@@ -26,6 +26,7 @@ from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compute.computer import Computer
 from dovetail.runtime.worker.compute.memory import MemoryBudget
+from dovetail.runtime.worker.compute.per_sample.clipped import ClippedGradients
 from dovetail.runtime.worker.compute.served_model import load_served_model
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense.ring import RingSync
@@ -66,7 +67,9 @@ class WorkerLoop:
         training = blueprint.run.training
         sampling_key = b"" if blueprint.private is None else read_secret(process.folder / KEYS, SAMPLING_KEY)
         model, cut = load_served_model(process, settings, source, own)
-        computer, idle = Computer(model), IdleTime()
+        private = blueprint.private
+        clipped = None if private is None else ClippedGradients(model, private.clip, process.log)
+        computer, idle = Computer(model, clipped), IdleTime()
         memory = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: computer.bytes_per_sample)
         self._inbox = Inbox(memory.most_at_once, undivided=training.batch_norm == "global")
         self._control = Control(process, self._handle, lambda: self._inbox.generation, memory.most_samples, leaves)

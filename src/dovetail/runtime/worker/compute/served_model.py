@@ -25,6 +25,7 @@ from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.compiled import can_compile, compiled, uncompiled
 from dovetail.runtime.worker.compute.low_precision import LossScale, LowParameters
+from dovetail.runtime.worker.compute.per_sample.rows import SampleRows
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.prefetch import KeyPrefetch
 from dovetail.runtime.worker.rows.table_layers import serve
@@ -188,7 +189,7 @@ def load_served_model(
     has_part = cut is not None and (settings.stage > 0 or training.dense == "ring")
     served = ServedModel(
         model.train(),
-        BatchRows(blueprint.num_servers, device),
+        BatchRows(blueprint.num_servers, device) if blueprint.private is None else SampleRows(blueprint.num_servers),
         device,
         schema=source.schema,
         only=cut.names if cut is not None and has_part else None,
