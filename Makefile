@@ -68,7 +68,7 @@ clean:
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Dovetail needs Python 3.11 or newer, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[serve]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dashboard,serve]"
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -504,7 +504,7 @@ For links that are slower than computing: see [slow links](../guides/slow-links.
 """,
     "`[privacy]`": """\
 `epsilon`, `delta` and `clip` go together: batches are drawn by chance then, each sample's gradient is clipped, and
-every step gets noise. `aggregation` stands by itself.
+every step gets noise. `aggregation` stands by itself. See [private training](../guides/privacy.md).
 """,
     "`[network]`": """\
 Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,

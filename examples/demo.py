@@ -50,7 +50,7 @@ MAIN = (
     Step(
         title="The same model measured, planned, and trained as planned",
         look="the last column: each part measured over predicted, and so the whole",
-        command=f"run {MODEL}:MyModel --data out/clicks.parquet --short-runs-s 12 --out out/planned",
+        command=f"run {MODEL}:MyModel --data out/clicks.parquet --short-runs-s 8 --out out/planned",
     ),
     Step(
         title="It goes over a parameter server and two workers, each batch split by their speeds",

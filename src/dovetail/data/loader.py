@@ -79,6 +79,10 @@ class Loader:
             parts=getattr(source, "parts", None),
         )
         self._batch_size, self._prefetch, self._readers = batch_size, prefetch, readers
+        size = self._order.block_samples
+        self._most_blocks = max(4, 4 * (batch_size // size))
+        if order is not None:  # its batches are from all over the data
+            self._most_blocks = max(self._most_blocks, window_of(source.schema) // size)
         ends = [end for end in (stop, self._order.num_samples) if end is not None]
         self._stop = min(ends) if ends else None
         self._pin = torch.cuda.is_available() if pin is None else pin
@@ -250,7 +254,7 @@ class Loader:
             mine = first not in self._blocks
             block = self._blocks.setdefault(first, Future())
             self._blocks.move_to_end(first)
-            while len(self._blocks) > max(4, 4 * (self._batch_size // self._order.block_samples)):
+            while len(self._blocks) > self._most_blocks:
                 self._blocks.popitem(last=False)
         if mine:
             try:

@@ -38,6 +38,7 @@ from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.launch.hosts.fleet import fleet_of
 from dovetail.runtime.launch.start import OnReport, start
 from dovetail.runtime.launch.stopping import Stopping
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.runtime.monitor.live import Shown, View
 from dovetail.runtime.monitor.loggers import Logger, Logging, make_logger
@@ -173,6 +174,7 @@ def train(
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
+    _check_one_process(whole, workers, servers)
     with ExitStack() as things:
         stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
@@ -220,9 +222,9 @@ def resume(
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model`, `data`, `loss` and `validation` are those that the run began with, where they were objects; at the end of
-    an epoch there may be more data. The rest is as in `train`. Code that the folder names is only run where nobody else
-    can write the folder, or with `trust`.
+    `data` and `validation` are those that the run began with, where they were objects; at the end of an epoch there may
+    be more data. So are `model` and `loss`, which may be left out where the run's folder has kept them. The rest is as
+    in `train`. Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
@@ -230,6 +232,7 @@ def resume(
     check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
     if data_options is None and as_table(data) is not None:  # the columns are what they were
         data_options = table_options(before.data.options)
+    model = model if model is not None else kept_model(Path(folder), before, trust=trust)
     name, source, options = adopted(data, data_options or {}, model)
     given |= {"data.name": name, "data.options": options} if name is not None else {}
     given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)
@@ -237,6 +240,7 @@ def resume(
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
+    _check_one_process(whole, workers, servers)
     with ExitStack() as things:
         stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
@@ -254,6 +258,21 @@ def resume(
             fleet=fleet,
         )
         return _ended(result, stopping)
+
+
+def _are_several(workers: int | Sequence[RunWorker] | None, servers: int | RunServers | None) -> bool:
+    """Say whether more than one process was asked for."""
+    return servers is not None or (workers if isinstance(workers, int) else sum(w.count for w in workers or ())) > 1
+
+
+def _check_one_process(run: Run, workers: int | Sequence[RunWorker] | None, servers: int | RunServers | None) -> None:
+    """Refuse several processes where the run's rows lie with one."""
+    if run.is_one_process and _are_several(workers, servers):
+        raise SpecError(
+            f'is "{run.table.place}", which is one process, and there are workers or servers',
+            key="table.place",
+            hint='leave one of them out: rows of several workers lie on servers, or with place = "sharded" on them',
+        )
 
 
 def _ended(result: TrainingResult, stopping: Stopping) -> TrainingResult:

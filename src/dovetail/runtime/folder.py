@@ -2,6 +2,7 @@
 
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
 fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.frozen`)
+model.pickle       a model that was an object, without its parameters (`model.kept_model`)
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 best/              the checkpoint that did best on the validation data
 validation.jsonl   a line for each time the model was tried on them
@@ -55,6 +56,7 @@ MEASURED_PROBLEM = "measured-problem.json"
 PARTS = "parts.json"
 REPLANS = "replans.jsonl"
 FIXED = "fixed.safetensors"
+MODEL = "model.pickle"
 TENSORBOARD = "tensorboard"
 EVENTS = "events.out.tfevents.dovetail"
 LOGS = "logs"

@@ -27,6 +27,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, Matter
 from dovetail.runtime.model.build import Model, build_model, of_users
 from dovetail.runtime.model.frozen import read_fixed, read_statistics
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.noise import noise_key, owed_by
 from dovetail.runtime.trust import check_trusted
@@ -53,6 +54,7 @@ def restore_model(
     blueprint = Blueprint.read(folder)
     own_model = model is not None
     check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
+    model = model if model is not None else kept_model(folder, blueprint.run, trust=trust)
     if model is not None:
         graph = of_users(copy.deepcopy(model), blueprint.run)
     else:

@@ -13,7 +13,7 @@ import msgspec
 
 from dovetail.runtime.checkpoint import RunManifest, folder_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BEST, CHECKPOINTS, VALIDATION, PrivacySummary, RunSummary, WorkerSummary
+from dovetail.runtime.folder import BEST, CHECKPOINTS, MODEL, VALIDATION, PrivacySummary, RunSummary, WorkerSummary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,7 +145,8 @@ class TrainingResult:
         private = [] if self.privacy is None else [self.privacy.words]
         words = ", ".join([f"{pace} ({self.samples_per_s:,.0f} samples/s)", *known, *best, *private])
         folder = f'"{self.folder}"'
-        model = [] if self._model is None else ["model=model"]
+        is_kept = self._model is None or (self.folder / MODEL).is_file()
+        model = [] if is_kept else ["model=model"]
         asked = ", ".join([folder, *model, *([] if self._source is None else ["source=data"])])
         then = ["result.load_model()", "result.predict(data)", 'result.export("out")', f"dovetail.evaluate({asked})"]
         if not self.is_complete:

@@ -206,7 +206,7 @@ def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Sou
 
 def _check_objects(run: Run, model: nn.Module | None, source: Source | None) -> None:
     """Refuse a model or data that cannot go to workers, and the lack of those that only a program can make."""
-    for thing, what in ((model, "model"), (source, "data")):
+    for thing, what in ((None if run.is_one_process else model, "model"), (source, "data")):
         if thing is not None:
             check_travels(thing, what)
     if source is not None and not isinstance(source, Source):

@@ -36,6 +36,7 @@ from dovetail.runtime.folder import (
     KEYS,
     LOGS,
     METRICS,
+    MODEL,
     REDO,
     ROWS,
     SITES,
@@ -49,6 +50,7 @@ from dovetail.runtime.folder import (
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model, kept_defaults
 from dovetail.runtime.model.frozen import check_fixed, tensors_in, write_fixed
+from dovetail.runtime.model.kept_model import keep_model
 from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
 from dovetail.runtime.prepare.lock import RunLock
@@ -148,12 +150,15 @@ def prepare(
             blueprint, private = resolve(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             check_caches(blueprint)
             known = None if start_from is None or resume else known_from(start_from)
+            if model is not None:
+                keep_model(model, folder)
             return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:
             if not resume:
                 for made in new:
                     shutil.rmtree(made, ignore_errors=True)
-                (folder / FIXED).unlink(missing_ok=True)
+                for name in (FIXED, MODEL):
+                    (folder / name).unlink(missing_ok=True)
             raise
 
 
@@ -254,7 +259,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
 
 def undo(blueprint: Blueprint, folder: Path) -> None:
     """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
-    for name in (BLUEPRINT, FIXED, SPENDING, f"{KEYS}/{NOISE_KEY}", f"{KEYS}/{SAMPLING_KEY}"):
+    for name in (BLUEPRINT, FIXED, MODEL, SPENDING, f"{KEYS}/{NOISE_KEY}", f"{KEYS}/{SAMPLING_KEY}"):
         (folder / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, ROWS, REDO):
         shutil.rmtree(folder / name, ignore_errors=True)
