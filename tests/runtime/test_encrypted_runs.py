@@ -148,6 +148,7 @@ def test_a_killed_run_goes_on_and_ends_where_a_plain_one_does(killed_runs, tmp_p
     assert not list((place / "kept").glob("redo/*/*"))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_comes_back_by_its_encrypted_log(tmp_path):
     make_key_file(tmp_path / "run.key")
     run, killed_at = make(tmp_path / "run.key", samples=8000), []
