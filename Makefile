@@ -7,11 +7,16 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, and each would compile all it imports
 
-.PHONY: demo test quick quick-tests check kernels coverage other-kernels slow bench format clean
+.PHONY: demo test docs quick quick-tests check kernels coverage other-kernels slow bench format clean
 
-# The main job in six steps; `make demo ALL=1` has the rest.
+# The main job in seven steps, and a report; `make demo ALL=1` has the rest.
 demo: .venv/installed
 	@$(BIN)/python examples/demo.py $(if $(ALL),--all)
+
+# The documentation as a site, in out/site; a warning is an error.
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "built: out/site/index.html"
 
 # Everything: lint, types, import rules and tests, those that need the machine for themselves last.
 test: check kernels
@@ -63,7 +68,7 @@ clean:
 .venv/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Dovetail needs Python 3.11 or newer, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[serve]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dashboard,serve]"
 	touch $@
 
 .venv/installed-dev: .venv/installed

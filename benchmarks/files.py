@@ -1,7 +1,8 @@
 """How fast samples come from a Parquet file in training order, beside what one would write oneself.
 
     python benchmarks/files.py            # reading alone (--ours: Dovetail's side alone)
-    python benchmarks/files.py --train    # `dovetail train` from the file beside samples in memory
+    python benchmarks/files.py --tensorflow DIR/bin/python --train   # all sides, and what `--train` says: 8 minutes
+    python benchmarks/files.py --only-train   # `dovetail train` from the file beside samples in memory
     python benchmarks/files.py --steps    # processor time a sample, from the file and from memory
     python benchmarks/files.py --memory 20   # the memory that training takes from a file 30 times as large
 
@@ -10,7 +11,9 @@ the same kind: row groups at random, samples drawn over several of them, batches
 process has in memory is what Linux calls RssAnon and RssShmem: all of it but pages of files, which the page cache
 shares with everyone and gives up when it has to; looked at five times a second. In short trainings what a process loads
 and compiles at its first batch weighs more than reading: take 1 M samples. Where others use the cores too, samples a
-second of the process's own processor time say what a core would read.
+second of processor time, of a side's processes together, say what a core would read. TensorFlow lives in an environment
+of its own (`benchmarks/rivals/tensorflow_data.py`). Hugging Face's side takes batches by their numbers from its own
+memory-mapped copy, which it is given before the clock runs, as Dovetail is its cache.
 """
 
 from __future__ import annotations
@@ -19,29 +22,35 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as arrow_parquet
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, get_worker_info
 
 from dovetail.data import Clicks, Loader, Source, as_source, load_data
 from dovetail.data.files.write import write_parquet
 from dovetail.runtime import train
 from dovetail.runtime.messages import Report
+from rivals.side import run_side
 
 SAMPLES, BATCH, WINDOW_GROUPS = 1_000_000, 4096, 4
 SLOTS = [f"slot{number + 1}" for number in range(26)]
 NUMBERS = [f"number{number + 1}" for number in range(13)]
 ROWS = 1_000_000
+OURS = "dovetail, cached, readers as needed"
+DATASETS_BATCHES = 60
+"""That Hugging Face's side reads."""
 
 
 class RowGroups(IterableDataset[Any]):
@@ -73,54 +82,81 @@ def in_memory(path: str, hash_into: int) -> Source:
     return as_source(table, label="label", dense=NUMBERS, slots=SLOTS, hash_into=hash_into)
 
 
-def speed_of(batches: Any, count: Any, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return samples/s over all batches."""
-    begin_s, total = clock(), 0
+@dataclass(frozen=True)
+class Speed:
+    """How fast a side reads."""
+
+    per_s: float
+    per_processor_s: float
+
+
+def processor_s() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    found = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in found)
+
+
+def speed_of(batches: Iterable[Any], count: Callable[[Any], int]) -> Speed:
+    """Return the speed over all batches."""
+    begin_s, begin_processor_s, total = time.perf_counter(), processor_s(), 0
     for batch in batches:
         total += count(batch)
-    return total / (clock() - begin_s)
+    span_s = time.perf_counter() - begin_s
+    return Speed(total / span_s, total / (processor_s() - begin_processor_s))
 
 
-def reading(path: str, cache: str, *, only_ours: bool) -> dict[str, float]:
-    """Return samples/s of each side."""
+def reading(path: str, cache: str, *, only_ours: bool, tensorflow: str | None) -> dict[str, Speed]:
+    """Return the speed of each side."""
     options = {"path": path, "dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS}
     source = load_data("parquet", cache=cache, **options)
-    found: dict[str, float] = {}
+    found: dict[str, Speed] = {}
 
-    def ours(data: Source, epoch: int, clock: Callable[[], float] = time.perf_counter, **wishes: Any) -> float:
+    def ours(data: Source, epoch: int, **wishes: Any) -> Speed:
         loader = Loader(data, batch_size=BATCH, epoch=epoch, block_samples=512, pin=False, **wishes)
-        return speed_of(loader, lambda batch: batch.num_samples, clock)
+        return speed_of(loader, lambda batch: batch.num_samples)
 
     source.read(0, 1)
     ours(source, 0, prefetch=0, stop=4 * BATCH)  # compiles
     found["dovetail, first epoch, nothing cached"] = ours(load_data("parquet", cache=False, **options), 0)
-    cold = load_data("parquet", cache=False, **options)
-    found["  a second of processor time"] = ours(cold, 0, time.process_time)
     ours(source, 0)
-    found["dovetail, cached, one core"] = max(ours(source, epoch, prefetch=0) for epoch in (1, 2, 3))
-    by_clock = [ours(source, epoch, time.process_time, prefetch=0) for epoch in (1, 2, 3)]
-    found["  a second of processor time "] = max(by_clock)
-    found["dovetail, cached, readers as needed"] = ours(source, 4)
+    source.settle()
+    one_core = [ours(source, epoch, prefetch=0) for epoch in (1, 2, 3)]
+    found["dovetail, cached, one core"] = max(one_core, key=lambda speed: speed.per_processor_s)
+    found[OURS] = ours(source, 4)
     if only_ours:
         return found
     cores = len(os.sched_getaffinity(0))
     mine = DataLoader(RowGroups(path), batch_size=None, num_workers=cores)
     found[f"PyArrow IterableDataset, {cores} processes"] = speed_of(mine, lambda batch: len(batch[2]))
+    found |= by_datasets(path, cores)
+    if tensorflow:
+        side = run_side("tensorflow_data", path, "--batch", BATCH, "--window", WINDOW_GROUPS, python=tensorflow)
+        name = f"tf.data of TensorFlow {side['tensorflow']}"
+        found[name] = Speed(side["samples_per_s"], side["samples_a_processor_s"])
+    return found
+
+
+def by_datasets(path: str, cores: int) -> dict[str, Speed]:
+    """Return the speed of a `DataLoader` over Hugging Face `datasets`, which give a batch by its samples' numbers."""
     try:
         import datasets
     except ImportError:
         print("datasets is not installed: that side is left out", file=sys.stderr)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            table = datasets.Dataset.from_parquet(path, cache_dir=folder).with_format("torch").to_iterable_dataset(16)
-            shuffled = table.shuffle(seed=0, buffer_size=4 * BATCH).take(20 * BATCH)
-            loader = DataLoader(shuffled, batch_size=BATCH, num_workers=cores)
-            found[f"Hugging Face datasets, {cores} processes"] = speed_of(loader, lambda batch: len(batch["label"]))
-    return found
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.disable_progress_bars()
+        table = datasets.Dataset.from_parquet(path, cache_dir=folder).with_format("torch")
+        some = table.select(range(min(len(table), DATASETS_BATCHES * BATCH)))
+        sampler = BatchSampler(RandomSampler(some), BATCH, drop_last=False)
+        loader = DataLoader(some, sampler=sampler, batch_size=None, num_workers=cores)
+        return {f"Hugging Face datasets, {cores} processes": speed_of(loader, lambda batch: len(batch["label"]))}
 
 
-def trained(name: str, options: dict[str, Any], out: Path, samples: int) -> float:
-    """Return the seconds for which `dovetail train`, a cold process, trains; what it takes to open data is apart."""
+def trained(name: str, options: dict[str, Any], out: Path, samples: int) -> tuple[float, float]:
+    """Return how long `dovetail train`, a cold process, trains, and the processor time of the whole command.
+
+    What it takes to open data is in the second alone.
+    """
     run = {
         "model": {"name": "ctr-dnn"},
         "data": {"name": name, "options": options, "samples": samples},
@@ -128,13 +164,14 @@ def trained(name: str, options: dict[str, Any], out: Path, samples: int) -> floa
     }
     file = out.with_suffix(".json")
     file.write_text(json.dumps(run))
-    begin_s = time.perf_counter()
+    begin_s, begin_processor_s = time.perf_counter(), processor_s()
     command = [str(Path(sys.executable).parent / "dovetail"), "train", str(file), "--out", str(out), "--json"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     seconds = json.loads((out / "summary.json").read_text())["seconds"]
-    print(f"{out.name:<12} the whole command {time.perf_counter() - begin_s:6.1f} s, training {seconds:6.1f} s")
-    return float(seconds)
+    whole_s, used_s = time.perf_counter() - begin_s, processor_s() - begin_processor_s
+    print(f"{out.name:<12} the whole command {whole_s:6.1f} s, training {seconds:6.1f} s, processor {used_s:6.1f} s")
+    return float(seconds), used_s
 
 
 class ProcessorTime:
@@ -239,7 +276,9 @@ def main() -> None:
     """Write the file, read it by all sides, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ours", action="store_true", help="leave the others out")
+    parser.add_argument("--tensorflow", help="the Python of TensorFlow's environment")
     parser.add_argument("--train", action="store_true", help="also train from the file and from memory")
+    parser.add_argument("--only-train", action="store_true", help="nothing else")
     parser.add_argument("--train-samples", type=int, default=SAMPLES // 4)
     parser.add_argument("--steps", action="store_true", help="processor time of training from the file and from memory")
     parser.add_argument("--memory", type=int, metavar="TIMES", help="how many times as large a file is trained from")
@@ -256,25 +295,33 @@ def main() -> None:
         if wishes.memory:
             in_so_much_memory(path, Path(folder), wishes.memory)
             return
-        if wishes.train:
-            options = {"path": path, "dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS, "cache": cache}
-            own = {"path": path, "hash_into": ROWS}
-            samples = wishes.train_samples
-            first_s = trained("parquet", options, Path(folder) / "first", samples)
-            memory_s = trained("files:in_memory", own, Path(folder) / "memory", samples)
-            file_s = trained("parquet", options, Path(folder) / "again", samples)
-            print(f"dovetail train, {samples:,} samples: from memory {memory_s:.1f} s, from the file {file_s:.1f} s,")
-            print(f"  first epoch, nothing cached {first_s:.1f} s")
-            print(f"ratio of speeds, file to memory: {memory_s / file_s:.2f}; first epoch: {memory_s / first_s:.2f}")
-            return
-        found = reading(path, cache, only_ours=wishes.ours)
-    for side, speed in found.items():
-        print(f"{side:<45} {speed:12,.0f} samples/s")
-    ours = found["dovetail, cached, readers as needed"]
-    others = max((speed for side, speed in found.items() if not side.startswith(("dovetail", " "))), default=None)
-    if others is None:
-        return
-    print(f"ratio, dovetail cached to the fastest other: {ours / others:.1f}")
+        if not wishes.only_train:
+            found = reading(path, cache, only_ours=wishes.ours, tensorflow=wishes.tensorflow)
+            print(f"{'side':<45} {'samples/s':>12} {'a processor second':>20}")
+            for side, speed in found.items():
+                print(f"{side:<45} {speed.per_s:12,.0f} {speed.per_processor_s:20,.0f}")
+            others = [speed for side, speed in found.items() if not side.startswith("dovetail")]
+            if others:
+                by_clock = found[OURS].per_s / max(each.per_s for each in others)
+                by_processor = found[OURS].per_processor_s / max(each.per_processor_s for each in others)
+                print(f"ratio, dovetail cached to the fastest other: {by_clock:.1f}, by processor {by_processor:.1f}")
+        if wishes.train or wishes.only_train:
+            in_training(path, Path(folder), wishes.train_samples)
+
+
+def in_training(path: str, folder: Path, samples: int) -> None:
+    """Train by the command from the file, from memory, and from the file again; print the ratios."""
+    cache = str(folder / "trained")
+    options = {"path": path, "dense": NUMBERS, "slots": SLOTS, "hash_into": ROWS, "cache": cache}
+    own = {"path": path, "hash_into": ROWS}
+    first_s, first_used_s = trained("parquet", options, folder / "first", samples)
+    memory_s, memory_used_s = trained("files:in_memory", own, folder / "memory", samples)
+    file_s, file_used_s = trained("parquet", options, folder / "again", samples)
+    print(f"dovetail train, {samples:,} samples: from memory {memory_s:.1f} s, from the file {file_s:.1f} s,")
+    print(f"  first epoch, nothing cached {first_s:.1f} s")
+    by_processor = memory_used_s / file_used_s, memory_used_s / first_used_s
+    print(f"by processor time of whole commands: {by_processor[0]:.2f}, first epoch {by_processor[1]:.2f}")
+    print(f"ratio of speeds, file to memory: {memory_s / file_s:.2f}; first epoch: {memory_s / first_s:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""How fast one GPU trains a CTR-DNN whose table is larger than the GPU memory it may use, against having it all there.
+"""The kernels and tiers of one GPU's table, larger than the memory it may use, in steps that are driven by hand.
 
     python benchmarks/tiered_training.py            # one GPU with 80 GB or more, 16 cores, 100 GB of memory
+
+What a user gets, `dovetail train` and `dovetail.train` with their data, `on_gpu.py` measures.
 
 26 slots x 8,000,000 rows x 16 (208 M rows), Zipf 1.15, hidden 1024 x 3, batch 8192, Adagrad, batches that never repeat.
 In one run: stock PyTorch with the table in host memory and in GPU memory; this table with all rows in GPU memory, with

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
+from generate_names import errors, metrics, python_names
 from msgspec import NODEFAULT, Struct
 
 from dovetail.cli.main import app
@@ -219,6 +220,8 @@ def _command_lines(path: tuple[str, ...], command: Any) -> list[str]:
     words = [*path, "[OPTIONS]"] if options else [*path]
     words += [_argument_name(argument) for argument in arguments] + (["COMMAND"] if below else [])
     lines = [*inspect.cleandoc(command.help or "").splitlines(), "", "```text", " ".join(words), "```", ""]
+    if command.epilog:
+        lines += ["```bash", *(line.strip().removeprefix("$ ") for line in command.epilog.split("\n\n")[1:]), "```", ""]
     if arguments:
         rows = [(f"`{_argument_name(argument)}`", argument.help or "") for argument in arguments]
         lines += [*_table(("argument", "meaning"), rows), ""]
@@ -501,7 +504,7 @@ For links that are slower than computing: see [slow links](../guides/slow-links.
 """,
     "`[privacy]`": """\
 `epsilon`, `delta` and `clip` go together: batches are drawn by chance then, each sample's gradient is clipped, and
-every step gets noise. `aggregation` stands by itself.
+every step gets noise. `aggregation` stands by itself. See [private training](../guides/privacy.md).
 """,
     "`[network]`": """\
 Messages are encrypted and both ends checked by keys that are made for each run. Tensors in shared memory, and rings,
@@ -541,6 +544,9 @@ PAGES = {
     "run-file.md": run_file,
     "hosts-file.md": hosts_file,
     "commands.md": commands,
+    "python.md": python_names,
+    "errors.md": errors,
+    "metrics.md": metrics,
 }
 """The pages by file name; a new one is one function and one entry."""
 

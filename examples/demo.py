@@ -1,4 +1,4 @@
-"""What `make demo` runs: the main job in six steps, on this machine. What it makes ends up in out/.
+"""What `make demo` runs: the main job in seven steps, on this machine. What it makes ends up in out/.
 
 python examples/demo.py          # a minute or two
 python examples/demo.py --all    # and all that Dovetail can do besides
@@ -21,6 +21,7 @@ OUT = ROOT / "out"
 LOG = OUT / "demo.log"
 PROBLEM = "examples/problems/ctr-dnn.toml"
 MODEL = "examples/first_training.py"
+REPORT = "out/report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ MAIN = (
     Step(
         title="A click log, as you may have one",
         look="the best AUC that any model can reach on it is known: generated data say so",
-        command="data make out/clicks.parquet --rows 200000",
+        command="data make out/clicks.parquet --rows 200000 -o rows_per_slot=1000",
         shown="written|numbers|slots|best auc",
     ),
     Step(
@@ -49,13 +50,13 @@ MAIN = (
     Step(
         title="The same model measured, planned, and trained as planned",
         look="the last column: each part measured over predicted, and so the whole",
-        command=f"run {MODEL}:MyModel --data out/clicks.parquet --short-runs-s 12 --out out/planned",
+        command=f"run {MODEL}:MyModel --data out/clicks.parquet --short-runs-s 8 --out out/planned",
     ),
     Step(
         title="It goes over a parameter server and two workers, each batch split by their speeds",
         look="the workers' shares and idle times; out/timeline.html has every step of theirs",
-        command=f"train {MODEL}:MyModel --data out/clicks.parquet --workers 2 --batch 1000 --out out/shared "
-        "--timeline out/timeline.html",
+        command=f"train {MODEL}:MyModel --data out/clicks.parquet --workers 2 --batch 1000 "
+        "--set optimizer.learning_rate=0.01 --out out/shared --timeline out/timeline.html",
     ),
     Step(
         title="A model measured on CPU cores and V100s: the cheapest plan at 2 million samples/s",
@@ -66,6 +67,12 @@ MAIN = (
         title="Twelve such jobs share one cluster, under every policy",
         look="mean JCT, how long a job takes from its coming to its end; fixed-N never resizes",
         command="simulate examples/workloads/twelve-jobs.json --compare --plot out/policies.html",
+    ),
+    Step(
+        title="All of it as one page: plans, runs and the cluster",
+        look=f"{REPORT} in a browser; it is one file that asks nobody for anything",
+        command=f"dashboard {PROBLEM} out/mine out/shared out/planned examples/workloads/twelve-jobs.json "
+        f"--title 'What the demo did' --out {REPORT}",
     ),
 )
 REST = (
@@ -182,8 +189,12 @@ def main() -> None:
     for number, step in enumerate(steps, start=1):
         run(number, step)
     pictures = [word for step in steps for word in step.command.split() if word.endswith(".html")]
-    print(f"\nPictures, each a page of its own: {' '.join(pictures)}")
-    print(f"What the commands said while they worked: {LOG.relative_to(ROOT)}")
+    print(f"""
+Open       {REPORT}: all that was done, in one file
+or live    .venv/bin/dovetail dashboard out {PROBLEM} examples/workloads/twelve-jobs.json
+pictures   {" ".join(word for word in pictures if word != REPORT)}
+said       {LOG.relative_to(ROOT)}: what the commands told while they worked
+more       make demo ALL=1, and docs/README.md""")
 
 
 if __name__ == "__main__":

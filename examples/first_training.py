@@ -21,4 +21,4 @@ class MyModel(nn.Module):
 
 if __name__ == "__main__":  # workers import this file
     data, folder = sys.argv[1:]
-    print(dovetail.train(MyModel(), data, folder=folder, batch=1000, lr=1e-2))
+    print(dovetail.train(MyModel(), data, folder=folder, samples=180_000, batch=1000, lr=1e-2))

@@ -7,20 +7,27 @@ import importlib.util
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
+import dovetail
+from dovetail.cli.examples import EXAMPLES
 from dovetail.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+REFERENCE = sorted(page.name for page in (DOCS / "reference").glob("*.md"))
+RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 
 FENCE = re.compile(r"^```(\w*)[ ]?(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -32,6 +39,8 @@ def load_generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
+    if str(DOCS) not in sys.path:
+        sys.path.append(str(DOCS))  # where its other half is
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -86,7 +95,7 @@ def as_shown(output: str) -> list[str]:
     return [line.rstrip() for line in steady.strip("\n").splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("page", ["problem-file.md", "plan-file.md", "workload-file.md", "run-file.md", "commands.md"])
+@pytest.mark.parametrize("page", REFERENCE)
 def test_the_reference_is_what_the_code_says(page: str) -> None:
     expected = load_generator().pages()[page]
 
@@ -125,10 +134,21 @@ def test_every_command_line_of_a_guide_can_be_parsed(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_a_file_shown_in_a_guide_is_the_file_beside_it(page: Path) -> None:
-    shown = [(file, block) for _, file, block in FENCE.findall(page.read_text(encoding="utf-8")) if file]
+    # One without a folder is written by whoever follows the page: tests/test_pages_followed.py.
+    shown = [(file, block) for _, file, block in FENCE.findall(page.read_text(encoding="utf-8")) if "/" in file]
 
     for file, block in shown:
         assert block == (page.parent / file).read_text(encoding="utf-8"), f"{name_of(page)} shows another {file}"
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=name_of)
+def test_a_result_begins_with_its_question_and_its_caveats_and_names_its_command(page: Path) -> None:
+    title, question, caveats, *rest = [part for part in page.read_text(encoding="utf-8").split("\n\n") if part.strip()]
+
+    assert title.startswith("# ")
+    assert re.fullmatch(r"\*\*Question\.\*\* [A-Z].*\?", question)
+    assert caveats.startswith("**Caveats.** ")
+    assert re.search(r"python benchmarks/\w+\.py|pytest ", "".join(rest))
 
 
 def test_what_is_said_to_those_who_wait_is_no_part_of_what_is_compared() -> None:
@@ -271,3 +291,26 @@ def test_a_guide_says_where_everything_it_uses_is_imported_from(page: Path) -> N
             has_name = hasattr(importlib.import_module(module), name)
             assert has_name or importlib.util.find_spec(f"{module}.{name}"), f"{name_of(page)}: {module} has no {name}"
     assert not used - set(imported), f"{name_of(page)} does not say where {sorted(used - set(imported))} come from"
+
+
+def test_a_citation_names_the_version_that_there_is() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+    assert citation["version"] == dovetail.__version__
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+
+
+@pytest.mark.parametrize("command", [words for each in EXAMPLES.values() for words, _ in each])
+def test_an_example_of_the_help_can_be_typed(command: str) -> None:
+    program, *words = shlex.split(command)
+
+    assert program == "dovetail"
+    parse(words)
+
+
+def test_examples_of_the_help_are_of_the_command_whose_help_it_is() -> None:
+    below = whole_command().commands
+
+    for name, each in EXAMPLES.items():
+        assert all(words.split()[1] == name for words, _ in each)
+        assert each[0][0] in below[name].epilog

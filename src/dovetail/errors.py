@@ -22,6 +22,7 @@
     ├── GroupBroken             another worker that owns rows is gone (dovetail.runtime)
     ├── HostProblem             a machine cannot be used for a run (dovetail.runtime)
     ├── UnknownJobError         nobody submitted such a job (dovetail.serve)
+    ├── UnknownThingError       nothing of such a name was given to the page (dovetail.dashboard)
     ├── NotNowError             a job cannot be started now, and may be later (dovetail.serve)
     └── MissingExtraError       an optional dependency is not installed
 

@@ -32,3 +32,17 @@ def test_a_given_number_of_threads_stays(readers):
 
     made.close()
     assert made.readers == readers
+
+
+def test_threads_are_added_for_who_does_not_wait_but_would_have_more_ready():
+    made = MadeAhead(range(10_000), slow, ahead=4, most=12)
+    until_s = time.monotonic() + 20
+    made.take()
+    while made.readers < 3 and time.monotonic() < until_s:
+        while not made.has_next:  # other work goes on
+            made.wish()
+            time.sleep(0.001)
+        made.take()
+
+    made.close()
+    assert made.readers >= 3

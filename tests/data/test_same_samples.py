@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.data import Batch, DataError, DecodedCache, Loader, Source, as_source, concatenate
+from dovetail.data.cache import KeptPart
 from dovetail.data.errors import DataWarning
 from dovetail.data.files import Columns, FileSource, ParquetDecoder
 from dovetail.data.files.decoder import DecodedPart
@@ -84,6 +85,66 @@ def test_any_layout_of_files_gives_the_samples_of_the_table(tmp_path_factory, fi
     assert again.bad_rows.total == whole.num_rows - expected.num_samples
 
 
+LIKE = {
+    "price": [pa.float64(), pa.float32()],
+    "age": [pa.int32(), pa.int64()],
+    "colour": [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    "tags": [pa.list_(pa.string()), pa.large_list(pa.large_string())],
+}
+"""Types of a column that hold the same values."""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(files=files, group=st.integers(1, 5), window=st.integers(1, 40), data=st.data())
+def test_files_of_unlike_schemas_in_partitions_give_the_samples_of_one_table(
+    tmp_path_factory, files, group, window, data
+):
+    folder, tables = tmp_path_factory.mktemp("unlike"), []
+    for number, content in enumerate(files):
+        table = pa.Table.from_pylist(content, schema=KINDS)
+        tables.append(table.append_column("day", pa.array([f"d {number}"] * len(content), pa.string())))
+        for place, name in enumerate(KINDS.names[1:], start=1):
+            table = table.set_column(place, name, table[name].cast(data.draw(st.sampled_from(LIKE[name]))))
+        table = table.append_column("more", pa.nulls(len(content)))
+        path = folder / f"day=d%20{number}" / "part.parquet"
+        path.parent.mkdir()
+        table = table.select(data.draw(st.permutations(table.column_names)))
+        arrow_parquet.write_table(table, path, row_group_size=group)
+    slots = ["age", "colour", "tags", "day"]
+    options = {"label": "label", "dense": ["price"], "slots": slots, "multi_valued": ["tags"], "max_bad_rows": 1000}
+    memory = as_source(pa.concat_tables(tables), **options)
+
+    streaming = load_data("parquet", path=str(folder), cache=False, **options)
+    memory.parts = streaming.parts
+    cached = load_data("parquet", path=str(folder), cache=str(folder / ".cache"), **options)
+
+    expected = loaded(memory, window=window, block=3, prefetch=0)
+    assert same(loaded(streaming, window=window, block=3, readers=2), expected)
+    assert same(loaded(cached, window=window, block=3, readers=2), expected)
+    assert same(loaded(cached, window=window, block=3), expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "complaint"),
+    [
+        ("colour", [["a"], ["b", "c"]], "holds lists"),
+        ("age", [1.0, 2.5], "holds double"),
+        ("colour", None, "has no column `colour`"),
+    ],
+)
+def test_a_file_whose_columns_are_not_those_of_the_first_is_named(tmp_path, column, values, complaint):
+    first = table_of(2)
+    place = first.column_names.index(column)
+    other = first.drop([column]) if values is None else first.set_column(place, column, pa.array(values))
+    arrow_parquet.write_table(first, tmp_path / "0.parquet")
+    arrow_parquet.write_table(other, tmp_path / "1.parquet")
+
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_data(str(tmp_path), cache=False).read(0, 4)
+
+    assert "1.parquet" in str(caught.value)
+
+
 def table_of(count: int, *, shift: int = 0) -> pa.Table:
     """Return rows, every 11th of them broken."""
     return pa.table(
@@ -107,6 +168,13 @@ def source_of(path: Path, cache: Path | None = None, **wishes: int) -> FileSourc
     """Open such a file, with a part for each row group."""
     kept = None if cache is None else DecodedCache(cache, **wishes)
     return FileSource(str(path), ParquetDecoder(columns=COLUMNS, rows_per_part=1), cache=kept, max_bad_rows=10_000)
+
+
+def read_and_written(source: FileSource) -> Batch:
+    """Return all samples, once the cache has them, as far as it has room."""
+    batch = source.read(0, 500)
+    source.settle()
+    return batch
 
 
 @pytest.mark.parametrize("first", [0, 1, 99, 250, 454])
@@ -189,14 +257,14 @@ def test_what_was_decoded_before_a_file_changed_is_still_there_and_the_new_file_
 
 def test_a_damaged_part_of_the_cache_is_decoded_anew(tmp_path):
     path = written(tmp_path / "t.parquet")
-    expected = source_of(path, tmp_path / "cache").read(0, 500)
+    expected = read_and_written(source_of(path, tmp_path / "cache"))
     for number, entry in enumerate(sorted((tmp_path / "cache").glob("*.part"))):
         content = bytearray(entry.read_bytes())
         content[-64] ^= 1
         entry.unlink()
         entry.write_bytes(content if number % 2 else content[:-1])
 
-    assert same(source_of(path, tmp_path / "cache").read(0, 500), expected)
+    assert same(read_and_written(source_of(path, tmp_path / "cache")), expected)
     assert all(entry.stat().st_size for entry in (tmp_path / "cache").glob("*.part"))
     assert len(list((tmp_path / "cache").glob("*.part"))) == 25
 
@@ -205,10 +273,12 @@ def test_a_damaged_part_of_the_cache_is_decoded_anew(tmp_path):
 def test_a_cache_that_holds_little_gives_the_same_samples(tmp_path, share):
     path = written(tmp_path / "t.parquet")
     expected = loaded(source_of(path), window=100, block=4)
-    source_of(path, tmp_path / "all").read(0, 500)
+    read_and_written(source_of(path, tmp_path / "all"))
     limit = int(share * DecodedCache(tmp_path / "all").num_bytes())
 
-    found = loaded(source_of(path, tmp_path / "some", limit_bytes=limit), window=100, block=4, readers=2)
+    source = source_of(path, tmp_path / "some", limit_bytes=limit)
+    found = loaded(source, window=100, block=4, readers=2)
+    source.settle()
 
     assert same(found, expected)
     assert DecodedCache(tmp_path / "some").num_bytes() <= limit
@@ -222,11 +292,44 @@ def test_a_full_disk_is_said_and_reading_goes_on(tmp_path):
         pytest.skip("only root may mount")
     try:
         with pytest.warns(DataWarning, match="takes no more decoded data"):
-            found = source_of(path, cache).read(0, 500)
+            found = read_and_written(source_of(path, cache))
     finally:
         subprocess.run(["umount", "-l", str(cache)], check=True)
 
     assert same(found, source_of(path).read(0, 500))
+
+
+class Waiting(DecodedCache):
+    """A cache on a disk that takes nothing until it is told to."""
+
+    may_write = threading.Event()
+
+    def put(self, key: str, part: KeptPart) -> bool:
+        assert self.may_write.wait(60)
+        return super().put(key, part)
+
+
+def test_a_disk_that_is_slow_is_waited_for_by_nobody_and_what_it_cannot_take_is_decoded_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.data.write_behind.MOST_BYTES", 3000)
+    Waiting.may_write.clear()
+    path = written(tmp_path / "t.parquet")
+    expected = source_of(path).read(0, 500)
+    slow = FileSource(
+        str(path), ParquetDecoder(columns=COLUMNS, rows_per_part=1), cache=Waiting(tmp_path), max_bad_rows=10_000
+    )
+
+    assert same(slow.read(0, 500), expected)
+    assert not list(tmp_path.glob("*.part"))
+    Waiting.may_write.set()
+    slow.settle()
+
+    parts = len(list(tmp_path.glob("*.part")))
+    assert 0 < parts < 25
+    again = source_of(path, tmp_path)
+    assert same(again.read(0, 500), expected)
+    again.settle()
+    assert again._cache.hits >= parts
+    assert same(slow.read(0, 500), expected)
 
 
 @pytest.mark.processes
@@ -238,6 +341,8 @@ def test_a_process_that_is_killed_while_it_fills_the_cache_leaves_nothing_wrong(
         source = source_of(Path({str(path)!r}), Path({str(tmp_path / "cache")!r}))
         for first in range(0, 4000, 80):
             source.read(first, first + 1)
+            if first < 160:
+                source.settle()
             print(first, flush=True)
     """
     with subprocess.Popen(
@@ -281,6 +386,7 @@ def test_folded_ids_are_those_modulo_a_number_in_half_of_the_bytes(tmp_path):
         assert found.ids.tolist() == (whole.ids % (1 << 20)).tolist()
         assert found.offsets.tolist() == whole.offsets.tolist()
         assert found.labels.tolist() == whole.labels.tolist()
+        folded.settle()
         folded = source.folded(1 << 20)
     assert folded._part(0).ids.itemsize == 4
     assert source._part(0).ids.itemsize == 8

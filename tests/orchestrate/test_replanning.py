@@ -11,11 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.main import app
-from dovetail.orchestrate.replanning import Replanner, ReplanRule
+from dovetail.orchestrate.choosing import chosen_by
+from dovetail.orchestrate.replanning import Replanner, ReplanRule, StageReplanner, WholeReplanner
+from dovetail.planner.demands import Demands
 from dovetail.planner.replan import Ran
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.planned.from_plan import Machine, run_as_planned
-from dovetail.spec import Plan, Problem, read_plan, read_problem, write_problem
+from dovetail.spec import Beside, Plan, Problem, SharedMachine, Whole, read_plan, read_problem, write_problem
 from dovetail.spec.run import Run
 from tests.makers import make_layer, make_layer_time, make_problem, make_resource, make_stages
 from tests.runtime.counting import COUNTING, PLAIN, assert_each_sample_counts_once, slow_counting
@@ -101,7 +103,7 @@ def make_replanner(
     """Return who watches a run of the plan in a folder, and what it tells."""
     planned = run_as_planned(Run(model=COUNTING), folder / "plan.json", scale=False)
     problem = read_problem(folder / "problem.json")
-    replanner = Replanner(
+    replanner = StageReplanner(
         planned, problem, ReplanRule(steps=5), restart_s=restart_s, earlier=earlier, clock=lambda: now_s[0]
     )
     told: list[str] = []
@@ -175,7 +177,7 @@ def test_a_run_that_came_back_stays(tmp_path):
     write_all(tmp_path, claimed(loss_s=0.6), (3, 1))
     planned = run_as_planned(Run(model=COUNTING), tmp_path / "plan.json", scale=False)
     now_s = [0.0]
-    replanner = Replanner(
+    replanner = StageReplanner(
         planned, read_problem(tmp_path / "problem.json"), ReplanRule(steps=5), came_back=True,
         earlier=[Ran(plan=plan, samples_per_s=150.0)], clock=lambda: now_s[0],
     )  # fmt: skip
@@ -186,3 +188,71 @@ def test_a_run_that_came_back_stays(tmp_path):
         replanner.report(make_report(step, total_samples=SAMPLES, **took))
 
     assert not replanner.stop
+
+
+def in_one_process(folder: Path, claims_s: dict[int, float], *, samples: int) -> None:
+    """Write a run, a problem and a plan of one process, with what is claimed of a batch by its number of threads."""
+    resources = [make_resource("core", kind="cpu", limit=4)]
+    layers = [make_layer(name, on={"core": make_layer_time(9.0)}) for name in ("embedding", "middle", "loss")]
+    wholes = tuple(
+        Whole(place="local", resource="core", units=units, cores=units, seconds_per_batch=seconds)
+        for units, seconds in claims_s.items()
+    )
+    bare = make_problem(resources=resources, layers=layers, samples=samples, batch=BATCH)
+    problem = msgspec.structs.replace(
+        bare, beside=Beside(read_core_s=9.0, wholes=wholes), machines=(SharedMachine(name="here", cores=4),)
+    )
+    write_all(folder, problem, (1, 1), samples=samples)
+    units = min(claims_s, key=claims_s.__getitem__)
+    plan = Plan(
+        method="exact", stages=make_stages(("core", 0, 2, units)), samples_per_s=BATCH / claims_s[units],
+        cost_per_hour=4.0, cost=1.0, lower_bound=1.0, optimal=True, seconds=0.0, batch=BATCH, place="local",
+        cores=units,
+    )  # fmt: skip
+    (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
+
+
+@pytest.mark.processes
+def test_one_process_that_is_slower_than_was_claimed_moves_once_and_every_sample_counts_once(tmp_path):
+    samples = 12_000  # a batch sleeps 0.06 s, whatever the threads: 12 s in all
+    run = slow_counting(0.001, has_middle=True)
+    in_one_process(tmp_path, {2: 0.001, 1: 0.002}, samples=samples)
+    plain = json.loads((tmp_path / "run.json").read_text())
+    plain["model"]["options"] = dict(run.options)
+    (tmp_path / "run.json").write_text(json.dumps(plain))
+
+    found = train(tmp_path, "--replan-steps", "5")
+
+    (move,) = found["replans"]  # back to two threads it does not go: what they took is known by then
+    assert ([stage["units"] for stage in move["from"]], [stage["units"] for stage in move["to"]]) == ([2], [1])
+    assert "times what was predicted" in move["why"]
+    assert "(local)" in found["told"]
+    assert found["is_complete"]
+    assert found["step"] == samples // BATCH
+    assert_each_sample_counts_once(tmp_path / "run")
+    measured = read_problem(tmp_path / "run" / "measured-problem.json")
+    assert measured.beside is not None
+    assert all(whole.seconds_per_batch > 0.059 for whole in measured.beside.wholes)
+
+
+def test_one_process_as_fast_as_was_claimed_is_left_alone(tmp_path):
+    in_one_process(tmp_path, {2: 0.06, 1: 0.002}, samples=SAMPLES)
+    plan = msgspec.structs.replace(
+        read_plan(tmp_path / "plan.json"), stages=make_stages(("core", 0, 2, 2)), samples_per_s=1000.0
+    )
+    problem = read_problem(tmp_path / "problem.json")
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(plan))
+    planned = run_as_planned(Run(model=COUNTING), tmp_path / "plan.json", scale=False)
+    told: list[str] = []
+
+    for step_s, moves in ((0.065, False), (0.6, True)):
+        now_s = [0.0]
+        replanner = WholeReplanner(
+            planned, problem, ReplanRule(steps=5), choose=chosen_by(Demands()), clock=lambda now_s=now_s: now_s[0]
+        )
+        replanner.tell = told.append
+        for step in range(60):
+            now_s[0] = step_s * step
+            replanner.report(make_report(step, total_samples=10**6, samples=60 * step))
+        assert (replanner.move is not None) is moves
+    assert len(told) == 1

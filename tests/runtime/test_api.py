@@ -81,7 +81,7 @@ def test_a_model_that_cannot_be_sent_to_workers_is_refused(tmp_path, monkeypatch
     # A script, which sessions and pytest's own workers are not: those send code by value.
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     with pytest.raises(TrainingError, match="cannot be sent to workers") as caught:
-        train(Tiny(scale=lambda number: number), DATA, folder=tmp_path / "run", **SMALL)
+        train(Tiny(scale=lambda number: number), DATA, folder=tmp_path / "run", **(SMALL | {"workers": 2}))
 
     assert "picklable" in caught.value.hint
 

@@ -3,7 +3,7 @@
 from dovetail.catalogue.catalogue import Catalogue, SortBy, load_catalogue, users_catalogue
 from dovetail.catalogue.entry import CatalogueEntry, Precision
 from dovetail.catalogue.price_list import PriceList
-from dovetail.catalogue.resolve import read_problem, read_problem_with, resolve_resource
+from dovetail.catalogue.resolve import problem_from_table, read_problem, read_problem_with, resolve_resource
 
 __all__ = [
     "Catalogue",
@@ -12,6 +12,7 @@ __all__ = [
     "PriceList",
     "SortBy",
     "load_catalogue",
+    "problem_from_table",
     "read_problem",
     "read_problem_with",
     "resolve_resource",

@@ -45,7 +45,11 @@ def _facts(catalogue: Catalogue, entry_id: str, *, spot: bool) -> dict[str, Any]
 
 def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -> Problem:
     """Return the problem in a file; every `type = "cloud:instance"` in it is looked up in the catalogue."""
-    table = read_table(path)
+    return problem_from_table(catalogue, read_table(path), file=str(path), spot=spot)
+
+
+def problem_from_table(catalogue: Catalogue, table: dict[str, Any], *, file: str, spot: bool = False) -> Problem:
+    """Return the problem in the table that a file holds."""
     resources = table.get("resource")
     uses_catalogue = False
     if isinstance(resources, list):
@@ -56,7 +60,7 @@ def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -
                 try:
                     resolved.append(resolve_resource(resource, catalogue, spot=spot))
                 except SpecError as error:
-                    raise error.under(f"resource[{position}]").in_file(str(path)) from None
+                    raise error.under(f"resource[{position}]").in_file(file) from None
             else:
                 resolved.append(resource)
         table = {**table, "resource": resolved}
@@ -64,9 +68,9 @@ def read_problem_with(catalogue: Catalogue, path: Path, *, spot: bool = False) -
         raise SpecError(
             "has no resource with a `type`, so there are no spot prices to use",
             hint='give a [[resource]] type = "aws:g5.xlarge", or leave --spot out',
-            file=str(path),
+            file=file,
         )
-    return struct_from(table, Problem, file=str(path))
+    return struct_from(table, Problem, file=file)
 
 
 def read_problem(path: Path | str, *, spot: bool = False) -> Problem:

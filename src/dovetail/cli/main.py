@@ -9,9 +9,11 @@ import typer
 
 from dovetail.cli.catalogue import catalogue
 from dovetail.cli.check import check
+from dovetail.cli.dashboard import dashboard
 from dovetail.cli.data import data
 from dovetail.cli.doctor import doctor
 from dovetail.cli.evaluate import evaluate
+from dovetail.cli.examples import examples_of
 from dovetail.cli.export import export
 from dovetail.cli.jobs import cancel, cluster, drain, jobs, logs, resize, submit
 from dovetail.cli.join import join
@@ -71,6 +73,7 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(export)
 app.command()(timeline)
+app.command()(dashboard)
 app.command()(catalogue)
 app.command()(simulate)
 app.command()(serve)
@@ -87,6 +90,8 @@ app.add_typer(trace, name="trace")
 app.add_typer(problem, name="problem")
 app.add_typer(data, name="data")
 app.add_typer(link, name="link")
+for _each in app.registered_commands:
+    _each.epilog = examples_of(str(_each.name or getattr(_each.callback, "__name__", "")))
 
 
 def main() -> None:

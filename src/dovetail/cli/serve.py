@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,7 +63,14 @@ def serve(
         )
         if host not in ("127.0.0.1", "localhost", "::1"):
             say(f"warning: {host} may be reached by others; the token travels as plain text")
-        run(folder.absolute(), settings, host=host, port=port, tell=say)
+        run(folder.absolute(), settings, host=host, port=port, tell=say, make_page=_page)
+
+
+def _page() -> Any:
+    """Return the page that the daemon serves; it asks the daemon for all that it shows."""
+    from dovetail.dashboard.app import page_of_daemon
+
+    return page_of_daemon()
 
 
 def _hosts_in(path: Path) -> HostsFile:

@@ -384,6 +384,8 @@ def print_summary(run: Run, result: TrainingResult) -> None:
         lines += [("take it", f"dovetail export {result.folder} --out {result.folder}/export")]
     else:
         lines += [("go on", f"dovetail train --resume {result.folder}")]
+    if result.privacy is not None:
+        lines.insert(2, ("private", result.privacy.words))
     for name, words in lines:
         console.print(f"{name:<7} {words}", highlight=False, soft_wrap=True)
 
@@ -398,6 +400,8 @@ def _kept(workers: Iterable[WorkerSummary], looked_up: int) -> str:
 
 def _quality(result: TrainingResult) -> str:
     """Return loss and AUC in words."""
+    if result.privacy is not None:
+        return "not told of samples that are trained on; try the model on others: --set validation.every_epochs=1"
     if math.isnan(result.loss):
         return "not known: no step was taken"
     auc = "" if math.isnan(result.auc) else f", AUC {result.auc:.4f}"

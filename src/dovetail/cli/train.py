@@ -15,6 +15,8 @@ from dovetail.cli.output import errors_shown, print_json, say
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dovetail.orchestrate.replanning import Replanner
     from dovetail.runtime.finished.result import TrainingResult
     from dovetail.runtime.launch.hosts.fleet import Fleet
@@ -163,6 +165,13 @@ def train(
             rich_help_panel=EXPERT,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="With --resume: package.module:Class of a run that began with a module object, if it did not keep it.",
+            rich_help_panel=EXPERT,
+        ),
+    ] = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -182,6 +191,9 @@ def train(
             "--replan moves workers, and --in-process has none": replan and in_process,
             "--on starts workers on other machines, and --in-process has none": on is not None and in_process,
             "--resume goes on in its own folder: leave --out away": resume is not None and out is not None,
+            "--model goes with --resume; a new run names its model first: dovetail train MODEL": (
+                model is not None and resume is None
+            ),
         }
     )
     flags = {
@@ -260,6 +272,8 @@ def train(
                     replanner=replanner,
                     fleet=fleet,
                     bare=in_process,
+                    model=model,
+                    trust=trust,
                 )
 
             if planned is None:
@@ -278,6 +292,14 @@ def train(
         if timeline is not None:
             draw_timeline(folder, timeline, begun_s)
         _show(run, result, facts, as_json=as_json)
+
+
+def _own_model(name: str | None, folder: Path, run: Run, *, trust: bool) -> nn.Module | None:
+    """Return the module of a run that began with an object: what the name makes, or what the folder has kept."""
+    from dovetail.cli.predict import own_module
+    from dovetail.runtime.model.kept_model import kept_model
+
+    return own_module(name) if name is not None else kept_model(folder, run, trust=trust)
 
 
 def write_run_file(run: Run, path: Path) -> None:
@@ -319,8 +341,13 @@ def train_watched(
     replanner: Replanner | None = None,
     fleet: Fleet | None = None,
     bare: bool = False,
+    model: str | None = None,
+    trust: bool = False,
 ) -> TrainingResult:
-    """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts."""
+    """Run to the end, or to where the user or a replanner stops it; where both do, the user's wish counts.
+
+    `model` is what makes the module of a run that goes on and began with an object; absent, the folder has it.
+    """
     from dovetail.runtime.launch.start import start
     from dovetail.runtime.launch.stopping import Stopping
     from dovetail.runtime.monitor.live import Shown, View
@@ -345,6 +372,7 @@ def train_watched(
                 lock=lock,
                 fleet=fleet,
                 bare=bare,
+                model=_own_model(model, folder, run, trust=trust) if resumed else None,
                 tell=view.tell,
             )
         except KeyboardInterrupt:

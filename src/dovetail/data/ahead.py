@@ -30,9 +30,10 @@ class MadeAhead(Generic[Job, Made]):
     """What `make` makes of jobs, in their order, `ahead` of whoever iterates.
 
     With `readers` None the number of threads is found by measuring: it begins with one, and as long as whoever takes
-    has to wait, as many are added as would make up for that, twice as many at most at a time, up to `most` or the
-    number of cores. Where that makes nothing faster they go again, and are tried again later, each time after twice as
-    long. What a job raises is raised where its result is taken. Leaving the loop, or `close`, ends the threads.
+    has to wait, or says that it would take more (`wish`), as many are added as would make up for that, twice as many at
+    most at a time, up to `most` or the number of cores. Where that makes nothing faster they go again, and are tried
+    again later, each time after twice as long. What a job raises is raised where its result is taken. Leaving the loop,
+    or `close`, ends the threads.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class MadeAhead(Generic[Job, Made]):
         self._most = self.readers if readers is not None else most or num_cores()
         self.waited_s = 0.0
         """How long whoever takes results has waited."""
+        self._wished_s, self._wishes_since_s = 0.0, -1.0
         lock = threading.Lock()
         self._news, self._room = threading.Condition(lock), threading.Condition(lock)
         """For whoever takes: the next result is made. For the threads: there is room for another one."""
@@ -59,7 +61,7 @@ class MadeAhead(Generic[Job, Made]):
         self._given, self._taken, self._end = 0, 0, -1
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._period = (0.0, 0.0, 0)  # when it began, waited before, taken before
+        self._period = (0.0, 0.0, 0)  # when it began, waited and wished before, taken before
         self._before: tuple[int, float] | None = None
         """How many threads there were before some were added, and how many results a second they brought."""
         self._pause, self._resumes_s = 1, 0.0
@@ -77,6 +79,11 @@ class MadeAhead(Generic[Job, Made]):
         """Say whether the next result is made: to take it is not to wait."""
         return self._taken in self._made
 
+    def wish(self) -> None:
+        """Say that another result would be taken now: there is other work first, so it is not waited for yet."""
+        if not self.has_next and self._wishes_since_s < 0:
+            self._wishes_since_s = time.perf_counter()
+
     def take(self) -> tuple[Made] | None:
         """Return the next result, alone in a tuple, or None at the end."""
         if not self._threads:
@@ -85,6 +92,9 @@ class MadeAhead(Generic[Job, Made]):
             self._start(count)
         with self._news:
             begin_s = time.perf_counter()
+            if self._wishes_since_s >= 0:
+                self._wished_s += begin_s - self._wishes_since_s
+                self._wishes_since_s = -1.0
             while self._taken not in self._made and self._taken != self._end:
                 self._news.wait(LOOK_S)
             waited_s = time.perf_counter() - begin_s
@@ -112,13 +122,14 @@ class MadeAhead(Generic[Job, Made]):
 
     def _look(self) -> None:
         """Add threads where they are waited for; give up those that made nothing faster."""
-        began_s, waited_before_s, taken_before = self._period
+        began_s, lacked_before_s, taken_before = self._period
         now_s = time.perf_counter()
         taken, span_s = self._taken - taken_before, now_s - began_s
         if span_s < PERIOD_S or taken < 2 * self.readers:
             return
-        rate, waited = taken / span_s, (self.waited_s - waited_before_s) / span_s
-        self._period = (now_s, self.waited_s, self._taken)
+        lacked_s = self.waited_s + self._wished_s
+        rate, waited = taken / span_s, (lacked_s - lacked_before_s) / span_s
+        self._period = (now_s, lacked_s, self._taken)
         before, self._before = self._before, None
         if before is not None and rate < GAIN * before[1]:
             self.readers = before[0]  # the others end

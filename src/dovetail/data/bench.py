@@ -61,6 +61,7 @@ def bench(opened: Callable[..., Source], *, samples: int, is_file: bool) -> dict
             speed = read_speed(opened(cache=False), epoch=0, shuffle=True, readers=readers, samples=end)
             figures.append(ReadingSpeed(what="first epoch, nothing cached", readers=readers, samples_per_s=speed))
         read_speed(source, epoch=0, shuffle=True, readers=counts[-1], samples=end)  # fills the cache
+        getattr(source, "settle", lambda: None)()
     for what, shuffle in (("in order", False), ("in training order", True)):
         for readers in counts:
             speed = read_speed(source, epoch=1, shuffle=shuffle, readers=readers, samples=end)

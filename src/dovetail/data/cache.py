@@ -40,6 +40,8 @@ _FRONT = struct.Struct("<16sQQ")  # the magic, the bytes of the header, the head
 _MOST_HEADER = 1 << 24
 LOOK_S = 0.02
 """How often whoever waits for another process to decode a part looks whether it has."""
+LOOK_SHARE = 64
+"""All parts are looked at whenever a process has added so much of the limit, and whenever it may be exceeded."""
 LONGEST_S = 300.0
 """How long it waits before it decodes the part itself."""
 STALE_S = 3600.0
@@ -96,6 +98,7 @@ class DecodedCache:
         self.limit_bytes = limit_bytes
         self.hits = self.misses = 0
         self._lock = threading.Lock()
+        self._seen_bytes, self._new_bytes = limit_bytes, 0  # of all parts when they were last looked at, and since
         self._has_warned = False
         if limit_bytes < 0:
             raise DataError(f"the cache may take {limit_bytes} bytes", hint="set its limit to 0 or more")
@@ -145,11 +148,12 @@ class DecodedCache:
                 _write(out, key, part)
                 if isinstance(out, EncryptedWriter):
                     out.finish()
-            _checked.add(_identity(path.stat()))
+            facts = path.stat()
+            _checked.add(_identity(facts))
         except OSError as problem:
             self._warn(problem)
             return False
-        self._make_room(path)
+        self._make_room(path, facts.st_size)
         return True
 
     @contextlib.contextmanager
@@ -207,11 +211,17 @@ class DecodedCache:
                 stacklevel=3,
             )
 
-    def _make_room(self, newest: Path) -> None:
-        """Remove parts, longest unused first, until all fit the limit; the newest stays."""
+    def _make_room(self, newest: Path, num_bytes: int) -> None:
+        """Remove parts, longest unused first, until all fit the limit; the newest, of so many bytes, stays."""
         with self._lock:
+            self._new_bytes += num_bytes
+            # Others fill the folder too; to look at all parts after each would take longer than to write them.
+            most = min(self.limit_bytes - self._seen_bytes, self.limit_bytes // LOOK_SHARE)
+            if self._new_bytes <= most:
+                return
             entries = sorted(self._entries())
-            excess = sum(size for _, size, _ in entries) - self.limit_bytes
+            self._seen_bytes, self._new_bytes = sum(size for _, size, _ in entries), 0
+            excess = self._seen_bytes - self.limit_bytes
             for _, size, path in entries:
                 if excess <= 0:
                     return
@@ -219,6 +229,7 @@ class DecodedCache:
                     with contextlib.suppress(OSError):
                         path.unlink(missing_ok=True)
                         excess -= size
+                        self._seen_bytes -= size
 
     def _entries(self) -> list[tuple[int, int, Path]]:
         """Return (last use, bytes, path) of every part, and of what versions before this one left."""

@@ -48,6 +48,7 @@ class Loader:
         pin: bool | None = None,
         block_samples: int = BLOCK_SAMPLES,
         window_samples: int | None = None,
+        order: Order | None = None,
     ) -> None:
         """Describe what to load; nothing is read before the first batch is asked for.
 
@@ -56,6 +57,7 @@ class Loader:
         `prefetch` batches ready; absent, as many as keep whoever takes them from waiting, up to the number of cores.
         With a prefetch of 0 the caller's own thread reads. `pin` puts batches into page-locked memory; absent, it does
         where there is a GPU. `window_samples` is how many samples are drawn from at once; see `dovetail.data.order`.
+        An `order` stands for all that says which samples come when.
         """
         if min(batch_size, 1 if readers is None else readers) < 1 or min(start, prefetch) < 0:
             raise DataError(
@@ -67,7 +69,7 @@ class Loader:
         self._expects = source if isinstance(source, ExpectsReads) else None
         self._schema: Schema | None = None
         limits = [limit for limit in (num_samples, source.num_samples) if limit is not None]
-        self._order = Order(
+        self._order = order or Order(
             num_samples=min(limits, default=None),
             seed=seed,
             epoch=epoch,
@@ -77,6 +79,10 @@ class Loader:
             parts=getattr(source, "parts", None),
         )
         self._batch_size, self._prefetch, self._readers = batch_size, prefetch, readers
+        size = self._order.block_samples
+        self._most_blocks = max(4, 4 * (batch_size // size))
+        if order is not None:  # its batches are from all over the data
+            self._most_blocks = max(self._most_blocks, window_of(source.schema) // size)
         ends = [end for end in (stop, self._order.num_samples) if end is not None]
         self._stop = min(ends) if ends else None
         self._pin = torch.cuda.is_available() if pin is None else pin
@@ -142,7 +148,7 @@ class Loader:
     def read_all(self, places: Sequence[tuple[int, int]]) -> Batch:
         """Return the samples at several ranges of positions as one batch, which may be empty."""
         if all(first >= last for first, last in places):
-            return self.read(0, 1).slice(0, 0)  # what a batch of these data is like
+            return self._one_sample().slice(0, 0)  # what a batch of these data is like
         order = self._order
         shift = order.epoch * order.num_samples if order.num_samples else 0
         for first, _ in places[:1]:
@@ -150,6 +156,8 @@ class Loader:
         if self._gathers is not None:
             samples = [order.sample_ids(first, last) for first, last in places]
             whole = samples[0] if len(samples) == 1 else np.concatenate(samples)
+            if not len(whole):
+                return self._one_sample().slice(0, 0)
             return self._checked(self._gathers.gather(whole, shift=shift, pin=self._pin))
         if not order.shuffle and len(places) == 1:  # blocks make no difference then
             first, last = places[0]
@@ -158,14 +166,22 @@ class Loader:
             return batch.pinned() if self._pin else batch
         return self._from_blocks(places, shift)
 
+    def _one_sample(self) -> Batch:
+        """Return the first sample of the data."""
+        if self._gathers is not None:
+            return self._checked(self._gathers.gather(np.zeros(1, dtype=np.int64), pin=self._pin))
+        return self._read(0, 1)
+
     def _from_blocks(self, places: Sequence[tuple[int, int]], shift: int) -> Batch:
         """Return samples of a source that reads ranges: the blocks that hold them are read whole."""
         from dovetail.data.assembling import assemble  # noqa: PLC0415 - compiles
 
         stretches = [stretch for first, last in places for stretch in self._order.stretches(first, last)]
-        bounds = sorted({(stretch.first_sample, stretch.last_sample) for stretch in stretches}) or [(0, 0)]
+        if not stretches:
+            return self._one_sample().slice(0, 0)
+        bounds = sorted({(stretch.first_sample, stretch.last_sample) for stretch in stretches})
         blocks = [self._block(*ends) for ends in bounds]
-        samples = [stretch.first_sample + stretch.picks for stretch in stretches] or [np.empty(0, dtype=np.int64)]
+        samples = [stretch.first_sample + stretch.picks for stretch in stretches]
         firsts = np.array([first for first, _ in bounds], dtype=np.int64)
         return assemble(np.concatenate(samples), blocks, firsts, shift=shift, pin=self._pin)
 
@@ -238,7 +254,7 @@ class Loader:
             mine = first not in self._blocks
             block = self._blocks.setdefault(first, Future())
             self._blocks.move_to_end(first)
-            while len(self._blocks) > max(4, 4 * (self._batch_size // self._order.block_samples)):
+            while len(self._blocks) > self._most_blocks:
                 self._blocks.popitem(last=False)
         if mine:
             try:

@@ -329,12 +329,53 @@ class FTRL(_Settings):
         return 2 * width
 
 
-ROW_OPTIMIZERS: dict[str, type[SGD | Adagrad | RowWiseAdagrad | Adam | AdamPerRow | FTRL]] = {
-    kind.name: kind for kind in (SGD, Adagrad, RowWiseAdagrad, Adam, AdamPerRow, FTRL)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSGD:
+    """SGD whose rows owe noise: one number of state a row says at which step it was settled; see `privacy.owed`."""
+
+    learning_rate: float = 0.05
+    deviation: float = 0.0
+    """By how much a step at the whole rate moves every number of every row."""
+    schedule: str = ""
+    """By what the rate changes from step to step, as whoever trains has it in words."""
+    stream: str = ""
+    """Which noise it is."""
+    first_step: int = 0
+    """After which step that noise begins."""
+    looks: tuple[tuple[int, float, str], ...] = ()
+    """When the whole table was saved; see `privacy.owed.Look`."""
+    name: ClassVar[str] = "private-sgd"
+    kernel: ClassVar[Kernel] = sgd
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot train."""
+        SGD(learning_rate=self.learning_rate)
+        object.__setattr__(self, "looks", tuple((step, variance, name) for step, variance, name in self.looks))
+
+    def settings(self) -> NDArray[np.float32]:
+        """Return the rate."""
+        return np.array([self.learning_rate], dtype=np.float32)
+
+    def rate(self, step: int, factor: float) -> float:
+        """Return the learning rate times `factor`, whatever the step."""
+        return self.learning_rate * factor
+
+    @property
+    def first_state(self) -> float:
+        """Return 0: a new row owes noise from the first step on."""
+        return 0.0
+
+    def state_width(self, width: int) -> int:
+        """Return 1."""
+        return 1
+
+
+ROW_OPTIMIZERS: dict[str, type[SGD | PrivateSGD | Adagrad | RowWiseAdagrad | Adam | AdamPerRow | FTRL]] = {
+    kind.name: kind for kind in (SGD, PrivateSGD, Adagrad, RowWiseAdagrad, Adam, AdamPerRow, FTRL)
 }
 
 
-def make_row_optimizer(name: str, **settings: float) -> RowOptimizer:
+def make_row_optimizer(name: str, **settings: Any) -> RowOptimizer:
     """Return the optimizer called `name`."""
     if name not in ROW_OPTIMIZERS:
         raise TableError(f"there is no row optimizer `{name}`", hint=did_you_mean(name, ROW_OPTIMIZERS))

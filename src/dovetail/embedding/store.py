@@ -33,6 +33,7 @@ from dovetail.embedding.tiers.disk.record import Precision, RecordLayout
 from dovetail.embedding.tiers.disk.tier import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES, DiskTier
 from dovetail.embedding.tiers.host import SLOT_BYTES, HostTier
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE, TierAbove
+from dovetail.privacy.owed import OwedNoise
 
 FIRST_INDEX_SIZE = 64
 NO_ROWS = np.empty(0, dtype=np.int32)
@@ -124,8 +125,9 @@ class TieredStore:
         expected_rows: int | None = None,
         threads: int = 1,
         device: TierAbove | None = None,
+        owed: OwedNoise | None = None,
     ) -> None:
-        self.width, self.seed, self.scale = width, seed, scale
+        self.width, self.seed, self.scale, self.owed = width, seed, scale, owed
         self.first_state = float(np.float32(optimizer.first_state))
         layout = RecordLayout(width=width, state_width=optimizer.state_width(width), precision=cold_precision)
         self.row_width = width + layout.state_width
@@ -286,9 +288,20 @@ class TieredStore:
     def gather(self, held: Held, out: Floats) -> None:
         """Copy the values of held rows, one a key; keys without a row are left out."""
         batches.gather(self._host.rows, held.slots, out)
+        self._add_owed(held.slots, out)
+
+    def _add_owed(self, slots: Slots, values: Floats) -> None:
+        """Add to the values of rows at slots what those owe; where the slot is -1, nothing."""
+        if self.owed is not None:
+            self.owed.read(values, self._host.keys[slots], self._host.rows, slots)
 
     def pool(self, held: Held, begins: NDArray[np.int64], ends: NDArray[np.int64], mean: bool, out: Floats) -> None:
         """Write the sum, or the mean, of each bag of held rows."""
+        if self.owed is not None:
+            values = np.empty((len(held.slots), self.width), dtype=np.float32)
+            self.gather(held, values)
+            batches.pool(values, np.arange(len(values), dtype=np.int32), begins, ends, mean, out)
+            return
         batches.pool(self._host.rows, held.slots, begins, ends, mean, out)
 
     def count(self, held: Held) -> None:
@@ -342,6 +355,7 @@ class TieredStore:
         def read(first: int, last: int) -> None:
             batches.count_accesses(lines, slots[first:last], step)
             batches.gather(rows, slots[first:last], out[first:last])
+            self._add_owed(slots[first:last], out[first:last])
 
         self._threads.share(len(slots), read)
 
@@ -351,8 +365,23 @@ class TieredStore:
 
         def read(first: int, last: int) -> None:
             batches.gather_at(rows, slots, positions[first:last], out)
+            if self.owed is not None:
+                part = out[positions[first:last]]
+                self._add_owed(slots[positions[first:last]], part)
+                out[positions[first:last]] = part
 
         self._threads.share(len(positions), read)
+
+    def settle(self, slots: Slots, step: int) -> None:
+        """Give rows that owe noise what they owed before a step, and the noise of the step."""
+        if (owed := self.owed) is None:
+            return
+
+        def settle(first: int, last: int) -> None:
+            mine = slots[first:last]
+            owed.settle(self._host.rows, mine, self._host.keys[mine], self.width, step=step)
+
+        self._threads.share(len(slots), settle)
 
     def step(self, slots: Slots, gradients: Floats, kernel: Kernel, settings: Floats, *, scale: float) -> None:
         """Step distinct rows by their gradients times `scale`, multiplied where they are if they can be written."""
@@ -466,7 +495,10 @@ class TieredStore:
 
     def first_rows(self, keys: Keys) -> Floats:
         """Return the values that rows of `keys` begin with."""
-        return first_values(keys, width=self.width, seed=self.seed, scale=self.scale)
+        values = first_values(keys, width=self.width, seed=self.seed, scale=self.scale)
+        if self.owed is not None:
+            self.owed.add_to(values, keys, np.zeros(len(keys), dtype=np.float32))
+        return values
 
     def read(self, keys: Keys) -> Floats:
         """Return whole rows, values and state, wherever they lie, moving none; a key without one gives zeros."""

@@ -20,11 +20,12 @@ from dovetail.embedding.checkpoints.saving import Saver
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.eviction import KeyLog
 from dovetail.embedding.lookup import Lookup
-from dovetail.embedding.row_optimizer import Adagrad, RowOptimizer, described
+from dovetail.embedding.row_optimizer import Adagrad, PrivateSGD, RowOptimizer, described
 from dovetail.embedding.store import TableStats, TieredStore, Whereabouts
 from dovetail.embedding.tiers.disk.record import Precision
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
 from dovetail.embedding.update import Update
+from dovetail.privacy.owed import OwedNoise
 
 if TYPE_CHECKING:
     from dovetail.embedding.tiers.device.table import DeviceTable
@@ -64,18 +65,27 @@ class Table:
         device_rows: int | None = None,
         expected_rows: int | None = None,
         threads: int = 1,
+        owed: OwedNoise | None = None,
     ) -> None:
         """Make an empty table; first values are uniform within `scale`, by default 1 / (3 sqrt(width)).
 
         With `device_bytes`, rows lie in the memory of `device` too, for those who train through `on_device`. An index
-        for `expected_rows` need not grow, and nobody waits for it to. `threads` share batches of distinct keys.
+        for `expected_rows` need not grow, and nobody waits for it to. `threads` share batches of distinct keys. Rows
+        get what noise is `owed` as they are looked up and stepped; that takes the optimizer `PrivateSGD`.
         """
         if width < 1 or not 0 <= shard < num_shards or (host_rows is not None and host_rows < 1) or threads < 1:
             raise TableError(
                 f"a table has width {width}, host_rows {host_rows}, threads {threads}, shard {shard} of {num_shards}",
                 hint="the width, host_rows and threads are at least 1, and shards count from 0",
             )
+        if owed is not None and (not isinstance(optimizer, PrivateSGD) or device_bytes is not None):
+            raise TableError(
+                "rows owe noise in host memory, with the optimizer `private-sgd`, and with no other",
+                hint="give the optimizer PrivateSGD, and no device_bytes",
+            )
         self.width = width
+        self.owed = owed
+        """What rows owe that no step has touched; None: nothing."""
         self.optimizer: RowOptimizer = Adagrad() if optimizer is None else optimizer
         self.seed, self.shard, self.num_shards = seed, shard, num_shards
         self.scale = 1 / 3 / width**0.5 if scale is None else scale
@@ -99,6 +109,7 @@ class Table:
             expected_rows=expected_rows,
             threads=threads,
             device=tier,
+            owed=owed,
         )
         self._lock = threading.RLock()
         self._alone = _Alone(self._store, self._lock)
@@ -271,6 +282,12 @@ class Table:
             if self.on_device is not None:
                 self.on_device.stepper.begin_step(step, factor)
 
+    def has_had(self, step: int) -> None:
+        """Say that the table has had so many steps: rows that owe noise are read and saved as they are after those."""
+        if self.owed is not None:
+            with self._lock:
+                self.owed.step = step
+
     def limit_norms(self, max_norm: float, *, norm_type: float = 2.0) -> None:
         """Have the following updates scale a row down to `max_norm` before they step it, where its norm is above.
 
@@ -325,9 +342,13 @@ class Table:
         A `delta` holds the rows changed, and tombstones for those expired, since the last checkpoint of this table.
         """
         with self._open():
+            optimizer = described(self.optimizer)
+            if self.owed is not None:
+                self.owed.save()
+                optimizer["looks"] = [list(each) for each in self.owed.looks]
             settings = TableSettings(
                 width=self.width,
-                optimizer=described(self.optimizer),
+                optimizer=optimizer,
                 seed=self.seed,
                 scale=self.scale,
                 shard=self.shard,
@@ -340,13 +361,15 @@ class Table:
     def load(
         cls,
         path: str | Path | Sequence[str | Path],
+        *,
+        before: OwedNoise | None = None,
         **options: Unpack[LoadOptions],
     ) -> Table:
         """Return a table with the rows of the newest checkpoint in `path`, or in several: one of each old shard.
 
         The folder of one checkpoint, such as saved/000002-delta, stands for that one, whatever was saved after it.
         `options` are those of a new table. Budgets and shards may differ from those of the table that was saved: only
-        keys of `shard` are taken.
+        keys of `shard` are taken. Rows that owed noise of another stream `before` get it.
         """
         settings, chains = find_chains(path)
         options["optimizer"] = optimizer_of(settings, options.get("optimizer"))
@@ -357,7 +380,7 @@ class Table:
             **options,
         )
         try:
-            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards)
+            fill(table._store, chains, shard=table.shard, num_shards=table.num_shards, before=before)
             if table.on_device is not None:
                 table.on_device.stepper.set_clock()
         except BaseException:

@@ -104,5 +104,6 @@ class Update:
         if self._limit is not None:
             self._store.step(slots, gradients, limit_norms, self._limit, scale=1.0)
         step = self._store.clock.step + 1 if self._step_number is None else self._step_number
+        self._store.settle(slots, step)
         self._settings[0] = self._optimizer.rate(step, self._factor)
         self._store.step(slots, gradients, self._kernel, self._settings, scale=scale)

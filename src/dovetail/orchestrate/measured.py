@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dovetail.atomic_file import replace_file
 from dovetail.catalogue import users_catalogue
 from dovetail.cost import bare_problem, measured_stage
 from dovetail.errors import SpecError
@@ -16,7 +18,7 @@ from dovetail.orchestrate.parts import corrected, measured_parts, part_table
 from dovetail.orchestrate.profiling import CORE_USD_PER_HOUR, DEFAULT_BATCH, GPU_USD_PER_HOUR
 from dovetail.runtime.errors import cannot_write
 from dovetail.runtime.finished.result import TrainingResult
-from dovetail.runtime.folder import MEASURED_PROBLEM, RunSummary
+from dovetail.runtime.folder import MEASURED_PROBLEM, PARTS, RunSummary
 from dovetail.runtime.launch.start import start
 from dovetail.runtime.planned.from_plan import Machine, PlacedStage, PlannedRun, Tell, place, planned_run, quietly
 from dovetail.runtime.planned.units import PlanUnit, units_of
@@ -55,9 +57,16 @@ def base_problem(planned: PlannedRun) -> Problem:
 
 
 def keep_measured(planned: PlannedRun, problem: Problem, result: TrainingResult) -> Problem:
-    """Write what each part took into the run's folder as a problem, and return it."""
+    """Write what each part took into the run's folder, beside what was predicted and as a problem; return that."""
     found = corrected(problem, planned, measured_parts(planned, result, problem.training.batch))
     write_problem(found, result.folder / MEASURED_PROBLEM)
+    sides = {
+        "predicted_samples_per_s": planned.prediction.samples_per_s,
+        "measured_samples_per_s": result.steady_samples_per_s or result.samples_per_s,
+        "parts": parts_found(planned, result),
+    }
+    with suppress(OSError):  # nobody goes on from it
+        replace_file(result.folder / PARTS, msgspec.json.encode(sides) + b"\n")
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.orchestrate.beside import MOST_S
-from dovetail.orchestrate.choosing import planned_for
+from dovetail.orchestrate.choosing import chosen_by, planned_for
 from dovetail.orchestrate.hosts import profiled_on
 from dovetail.orchestrate.measured import keep_plan
 from dovetail.orchestrate.parts import measured_parts, part_table
@@ -190,6 +190,8 @@ def run(
                 run, lock.folder, resumed=resumed, timeline=timeline, callbacks=told, lock=lock, fleet=fleet, tell=tell
             )
 
-        found = train_planned(planned, lock.folder, train_once, rule=replan, show=show, tell=tell)
+        found = train_planned(
+            planned, lock.folder, train_once, rule=replan, choose=chosen_by(demands), show=show, tell=tell
+        )
         keep_plan(plan, problem, lock.folder)
         return RunComparison(problem=problem, planned=found.planned, result=found.result, replans=found.replans)

@@ -13,7 +13,7 @@ from dovetail.errors import NoPlanError, PlanError
 from dovetail.planner.demands import Demands
 from dovetail.planner.exact import Clock
 from dovetail.planner.plan import cheapest_plan, fastest_plan
-from dovetail.spec import Plan, Problem, Stage
+from dovetail.spec import Place, Plan, Problem, Stage
 
 LEAST_GAIN = 1.05
 """A plan that is faster by less is not moved to: stage times are measured no better than that."""
@@ -57,12 +57,13 @@ class Ran:
     samples_per_s: float
 
     def is_like(self, plan: Plan) -> bool:
-        """Say whether a plan has the same stages on the same units."""
+        """Say whether a plan has the same stages on the same units, and its rows in the same place."""
         return _layout(self.plan) == _layout(plan)
 
 
-def _layout(plan: Plan) -> list[tuple[str, int, int]]:
-    return [(stage.resource, stage.last_layer, stage.units) for stage in plan.stages]
+def _layout(plan: Plan) -> tuple[Place | None, int, list[tuple[str, int, int]]]:
+    stages = [(stage.resource, stage.last_layer, stage.units) for stage in plan.stages]
+    return plan.place, (plan.servers or 0) if plan.place == "servers" else 0, stages
 
 
 def differences(problem: Problem, measured: Sequence[Stage], *, above: float) -> list[Difference]:

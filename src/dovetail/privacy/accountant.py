@@ -16,6 +16,7 @@ import importlib
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import msgspec
@@ -50,9 +51,9 @@ def epsilon_of(spent: Sequence[SpentSteps], delta: float, accountant: Accountant
     by_rdp = _epsilon_by_rdp(spent, delta)
     if accountant == "rdp" or not by_rdp < WIDE:
         return by_rdp
-    pld = _loaded("pld")
-    interval = INTERVAL * max(1.0, by_rdp)
-    return min(by_rdp, _epsilon(pld.PLDAccountant(value_discretization_interval=interval), spent, delta))
+    interval = INTERVAL * max(1.0, float(f"{by_rdp:.0e}"))
+    losses = [_losses(each.rate, each.noise, each.steps, interval) for each in spent]
+    return min(by_rdp, float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta)))
 
 
 def noise_for(
@@ -74,15 +75,19 @@ def noise_for(
             hint="raise epsilon, or keep the model as it is",
         )
 
+    @cache
     def cost(noise: float, how: Accountant) -> float:
         return epsilon_of([*before, SpentSteps(rate=rate, noise=noise, steps=steps)], delta, how)
 
-    if cost(MOST_NOISE, "rdp") > epsilon and cost(MOST_NOISE, accountant) > epsilon:
-        raise DovetailError(
-            f"no noise keeps {steps:,} steps within epsilon {epsilon:g} at delta {delta:g}",
-            hint="raise epsilon or delta, or take fewer steps",
-        )
-    within = _least(lambda noise: cost(noise, "rdp"), epsilon, LEAST_NOISE, MOST_NOISE)
+    high = 1.0
+    while cost(high, "rdp") > epsilon:
+        high *= 2.0
+        if high > MOST_NOISE:
+            raise DovetailError(
+                f"no noise keeps {steps:,} steps within epsilon {epsilon:g} at delta {delta:g}",
+                hint="raise epsilon or delta, or take fewer steps",
+            )
+    within = _least(lambda noise: cost(noise, "rdp"), epsilon, high / 2.0, high)
     if accountant == "rdp":
         return within
     return _least(lambda noise: cost(noise, "pld"), epsilon, within / 1.25, within)
@@ -120,45 +125,53 @@ def _least(cost: Callable[[float], float], epsilon: float, low: float, high: flo
         if low <= LEAST_NOISE:
             return low
         low, high = max(LEAST_NOISE, low / 1.25), low
-    cost_high = cost(high)
+    cost_high, aim = cost(high), 1.0
     while high > low * (1.0 + PRECISION):
-        middle = _between(low, high, cost_low, cost_high, epsilon)
+        middle = _between(low, high, cost_low, cost_high, epsilon, aim)
         if (found := cost(middle)) <= epsilon:
-            high, cost_high = middle, found
+            high, cost_high, aim = middle, found, -1.0
         else:
-            low, cost_low = middle, found
+            low, cost_low, aim = middle, found, 1.0
     return high
 
 
-def _between(low: float, high: float, cost_low: float, cost_high: float, epsilon: float) -> float:
-    """Return where between two noises the cost is about epsilon: a line on logarithms, kept off both ends."""
+def _between(low: float, high: float, cost_low: float, cost_high: float, epsilon: float, aim: float) -> float:
+    """Return about where between two noises the cost is epsilon, by a line on logarithms.
+
+    It is a little above with `aim` 1 and below with -1, so that both ends close in.
+    """
     middle = 0.5
     if math.isfinite(cost_low) and cost_high > 0.0:
         middle = math.log(cost_low / epsilon) / math.log(cost_low / cost_high)
-        middle += 0.4 * PRECISION / math.log(high / low)  # so that the answer lies just above, most often
+        middle += 0.4 * aim * PRECISION / math.log(high / low)
     return float(low * (high / low) ** min(0.9, max(0.1, middle)))
+
+
+@lru_cache(maxsize=32)
+def _losses(rate: float, noise: float, steps: int, interval: float) -> Any:
+    """Return the distribution of the privacy loss of steps of one kind, rounded upwards."""
+    made = _loaded("pld").privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=interval, use_connect_dots=True
+    )
+    return made.self_compose(steps)
 
 
 def _epsilon_by_rdp(spent: Sequence[SpentSteps], delta: float) -> float:
     """Return what Rényi divergences say; where they are lost in rounding, what they say of steps with every sample."""
-    rdp = _loaded("rdp")
-    found = _epsilon(rdp.RdpAccountant(), spent, delta)
-    if found > 0.0:
+    if found := _rdp(spent, delta):
         return found
-    return _epsilon(rdp.RdpAccountant(), [msgspec.structs.replace(each, rate=1.0) for each in spent], delta)
+    return _rdp([msgspec.structs.replace(each, rate=1.0) for each in spent], delta)
 
 
-def _epsilon(made: Any, spent: Sequence[SpentSteps], delta: float) -> float:
-    """Have an accountant of dp-accounting compose steps; return their epsilon."""
-    import dp_accounting  # noqa: PLC0415 - of an extra, and slow
-
+def _rdp(spent: Sequence[SpentSteps], delta: float) -> float:
+    """Have Rényi divergences composed; return their epsilon."""
+    made, events = _loaded("rdp").RdpAccountant(), _loaded("dp_event")
     log = logging.getLogger("absl")  # says which orders it leaves out, of which there are others
     before = log.level
     log.setLevel(logging.ERROR)
     try:
         for each in spent:
-            step = dp_accounting.PoissonSampledDpEvent(each.rate, dp_accounting.GaussianDpEvent(each.noise))
-            made.compose(step, each.steps)
+            made.compose(events.PoissonSampledDpEvent(each.rate, events.GaussianDpEvent(each.noise)), each.steps)
         return float(made.get_epsilon(delta))
     finally:
         log.setLevel(before)

@@ -8,10 +8,12 @@ import os
 import secrets
 from pathlib import Path
 
+from dovetail.errors import DovetailError
+
 KEY_BYTES = 32
-NOISE_KEY = "noise.secret"
+NOISE_KEY = "noise.key"
 """In the folder of keys: of all noise. Coordinator and servers have it, or the one process that trains; no worker."""
-SAMPLING_KEY = "sampling.secret"
+SAMPLING_KEY = "sampling.key"
 """In the folder of keys: of the draw of each step's samples. Who reads samples has it."""
 
 
@@ -25,6 +27,22 @@ def make_secret(path: Path) -> None:
         opened.write(secrets.token_bytes(KEY_BYTES))
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def read_secret(folder: Path, name: str) -> bytes:
+    """Return a key in a run's folder of keys, or say that it is gone."""
+    path = folder / name
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise DovetailError(
+            f"{path} cannot be read: {error.strerror}", hint="the run goes on with a new key: start it with --resume"
+        ) from None
+    if len(key) != KEY_BYTES:
+        raise DovetailError(
+            f"{path} holds {len(key)} bytes, expected {KEY_BYTES}", hint="delete it, and start the run with --resume"
+        )
+    return key
 
 
 def derived(key: bytes, *purpose: str | int) -> bytes:

@@ -24,7 +24,18 @@ class PrivateSteps(msgspec.Struct, frozen=True, kw_only=True):
     until_step: int
     """How many steps of the run the budget lasts for, those before included: no step of this number or above begins."""
     stream: str
-    """Names the stream of noise: a digest of all that a step's sum depends on, so no other sums ever get this noise."""
+    """Names the stream of noise, drawn at random for every plan of spending: no other sums ever get this noise."""
+    request: str = ""
+    """A digest of all that the steps' sums depend on: a run that goes on with another one has another stream."""
+    first_step: int = 0
+    """The step at which the stream began."""
+    planned_step: int = 0
+    """The step at which all epochs are over: `until_step` is less where the budget does not last for them."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the budget is enough for all epochs."""
+        return self.until_step >= self.planned_step
 
     @property
     def rate(self) -> float:

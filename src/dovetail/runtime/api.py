@@ -38,6 +38,7 @@ from dovetail.runtime.finished.result import TrainingResult
 from dovetail.runtime.launch.hosts.fleet import fleet_of
 from dovetail.runtime.launch.start import OnReport, start
 from dovetail.runtime.launch.stopping import Stopping
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.monitor.callbacks import Callback
 from dovetail.runtime.monitor.live import Shown, View
 from dovetail.runtime.monitor.loggers import Logger, Logging, make_logger
@@ -220,9 +221,9 @@ def resume(
 ) -> TrainingResult:
     """Go on with a run from its newest checkpoint, on as many workers and servers as there are now.
 
-    `model`, `data`, `loss` and `validation` are those that the run began with, where they were objects; at the end of
-    an epoch there may be more data. The rest is as in `train`. Code that the folder names is only run where nobody else
-    can write the folder, or with `trust`.
+    `data` and `validation` are those that the run began with, where they were objects; at the end of an epoch there may
+    be more data. So are `model` and `loss`, which may be left out where the run's folder has kept them. The rest is as
+    in `train`. Code that the folder names is only run where nobody else can write the folder, or with `trust`.
     """
     leave_when_imported()
     given = _settings(settings, workers=workers, servers=servers)
@@ -230,6 +231,7 @@ def resume(
     check_trusted(Path(folder), before, trust=trust, own_model=model is not None, own_data=data is not None)
     if data_options is None and as_table(data) is not None:  # the columns are what they were
         data_options = table_options(before.data.options)
+    model = model if model is not None else kept_model(Path(folder), before, trust=trust)
     name, source, options = adopted(data, data_options or {}, model)
     given |= {"data.name": name, "data.options": options} if name is not None else {}
     given |= _validation_settings(validation, validation_options, validation_metric, validate_every, early_stopping)

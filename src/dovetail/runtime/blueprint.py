@@ -188,12 +188,16 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """Of the data and the code that the run began with."""
     portion: Portion | None = None
     """Which of the data are this site's, where there are several."""
+    population: int | None = None
+    """Samples that each step of a private run draws from; `samples` counts positions there, a whole batch each step."""
     private: PrivateSteps | None = None
     """What each step owes, where the run is private."""
 
     @property
     def all_samples(self) -> int:
         """Return the samples of one epoch over all sites: what comes after them in the data was held out."""
+        if self.population is not None:
+            return self.population
         return self.samples if self.portion is None else self.portion.samples
 
     @property

@@ -43,6 +43,7 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, FingerprintDifference, Matter
 from dovetail.runtime.folder import CHECKPOINTS
 from dovetail.runtime.sealed import PROOF, read_sealed, write_sealed
+from dovetail.runtime.spending import Spending
 from dovetail.spec.run_sections import RunSaving, RunValidation
 
 
@@ -108,6 +109,8 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: dict[str, str] = {}
     fingerprint: Fingerprint | None = None
     """What made it; there is one in every file."""
+    spending: Spending | None = None
+    """What the steps up to here have spent, where the run is private."""
 
     @classmethod
     def read(cls, folder: Path) -> RunManifest:

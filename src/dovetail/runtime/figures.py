@@ -32,6 +32,7 @@ from dovetail.runtime.folder import (
     TIMELINE,
     WIDTHS,
     LinkSummary,
+    PrivacySummary,
     RunSummary,
     ServerSummary,
     StageSummary,
@@ -281,8 +282,9 @@ class RunFigures:
     def add_step(self, counted: Counted) -> None:
         """Take in a step, or a task where each counts by itself; note who did how much where a timeline is kept."""
         self._samples[-1] += counted.samples
-        self._losses[-1] += counted.loss
-        self.gradient_norm = counted.gradient_norm
+        if self._blueprint.private is None:  # what training samples came to would tell of them
+            self._losses[-1] += counted.loss
+            self.gradient_norm = counted.gradient_norm
         if self._steps is not None and counted.by_worker is not None:
             total = max(1, sum(counted.by_worker.values()))
             shares = {name: round(count / total, 4) for name, count in counted.by_worker.items()}
@@ -297,7 +299,7 @@ class RunFigures:
         self.staged_samples += done.samples
         stages_s = done.stages_s or (done.compute_s,)
         self.stages_s = [a + b for a, b in zip_longest(self.stages_s, stages_s, fillvalue=0.0)]
-        if len(counts) == 4:
+        if len(counts) == 4 and self._blueprint.private is None:
             self._add_counts(done.name, *counts)
         self.add_spans(done.name, done.spans)
 
@@ -350,7 +352,7 @@ class RunFigures:
         if len(self._turned_s) > 1:
             span_s = self._turned_s[-1] - self._turned_s[0]
             self.samples_per_s = sum(self._samples[-len(self._turned_s) + 1 :]) / span_s
-        if sum(self._samples):
+        if sum(self._samples) and self._blueprint.private is None:
             self.loss = sum(self._losses) / sum(self._samples)
         self.auc = area(self._counts)
         self._counts *= RECENT
@@ -460,6 +462,7 @@ class RunFigures:
         servers: Mapping[str, ServerStats] = NO_SERVERS,
         links: Mapping[str, LinkSummary] = NO_LINKS,
         tables: tuple[TableSummary, ...] = (),
+        privacy: PrivacySummary | None = None,
     ) -> None:
         """Write what the run came to; a full disk leaves no summary, and the model is none the worse."""
         rows = [stats.rows for stats in servers.values()]
@@ -477,6 +480,7 @@ class RunFigures:
             stages=self._stage_summaries(),
             links=dict(links),
             tables=tables,
+            privacy=privacy,
         )
         with suppress(OSError):
             summary.write(self._folder)

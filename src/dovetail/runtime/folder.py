@@ -2,15 +2,19 @@
 
 blueprint.json     the run with all defaults filled in, sizes, names and addresses (`blueprint`)
 fixed.safetensors  what training leaves as it is: frozen parameters and buffers (`model.frozen`)
+model.pickle       a model that was an object, without its parameters (`model.kept_model`)
 checkpoints/       one folder for each checkpoint that is kept (`checkpoint`)
 best/              the checkpoint that did best on the validation data
 validation.jsonl   a line for each time the model was tried on them
+privacy.json       what a private run has spent (`spending`)
 journal.jsonl      what the coordinator decided (`coordinator.journal`)
 metrics.jsonl      a line of figures a second
+happened.jsonl     what happened: deaths, restarts, checkpoints, a line each, with the time
 steps.jsonl        who did how much of each step, where a timeline is kept
 timeline.jsonl     what every worker did when, where it is kept
 summary.json       what the run came to
 measured-problem.json  what the stages of a plan really took, as a problem that can be planned again
+parts.json         what was predicted of each part of a planned run beside what it took
 replans.jsonl      a line for each time the run moved to another plan
 tensorboard/       the same figures for TensorBoard
 logs/NAME.log      what each process says
@@ -25,6 +29,8 @@ size.json          how many workers a scheduler wants it to have; team.json: who
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,16 +43,20 @@ BLUEPRINT = "blueprint.json"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 VALIDATION = "validation.jsonl"
+SPENDING = "privacy.json"
 JOURNAL = "journal.jsonl"
 METRICS = "metrics.jsonl"
+HAPPENED = "happened.jsonl"
 STEPS = "steps.jsonl"
 TIMELINE = "timeline.jsonl"
 WIDTHS = "widths.jsonl"
 """Decisions about how many bits links need: time, worker, link, bits before and from then on, measured gain."""
 SUMMARY = "summary.json"
 MEASURED_PROBLEM = "measured-problem.json"
+PARTS = "parts.json"
 REPLANS = "replans.jsonl"
 FIXED = "fixed.safetensors"
+MODEL = "model.pickle"
 TENSORBOARD = "tensorboard"
 EVENTS = "events.out.tfevents.dovetail"
 LOGS = "logs"
@@ -123,6 +133,35 @@ class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
     lowered: int
 
 
+class PrivacySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a private run has promised, and spent."""
+
+    epsilon: float
+    """What all its steps cost together, those of earlier starts too."""
+    budget: float
+    delta: float
+    clip: float
+    noise: float
+    """Of the last steps, in clips."""
+    rate: float
+    """The chance of each sample to be in one of them."""
+    steps: int
+    """All that count as spent."""
+    accountant: str
+    is_spent: bool
+    """Whether the run stopped because another step would have gone beyond its budget."""
+
+    @property
+    def words(self) -> str:
+        """Return it in words."""
+        if self.is_spent:
+            return (
+                f"the privacy budget is spent: epsilon {self.epsilon:.4g} of {self.budget:g} at delta {self.delta:g} "
+                f"after {self.steps:,} steps; the run stopped before its last epoch was over"
+            )
+        return f"spent epsilon {self.epsilon:.4g} of {self.budget:g} at delta {self.delta:g} in {self.steps:,} steps"
+
+
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to."""
 
@@ -143,6 +182,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Those whose widths were chosen, such as `worker-0 to server-0`."""
     tables: tuple[TableSummary, ...] = ()
     """Of a run whose hot rows lie on a device."""
+    privacy: PrivacySummary | None = None
+    """Of a private run."""
 
     def write(self, folder: Path) -> None:
         """Write it into the run's folder."""
@@ -174,6 +215,14 @@ def drop_empty_rows(folder: Path) -> None:
 def redo_of(folder: Path, server: str, elsewhere: str | None = None) -> Path:
     """Return where a server's redo log goes: `elsewhere` stands for the run's folder."""
     return (folder / REDO if elsewhere is None else Path(elsewhere)) / server
+
+
+def note_happened(folder: Path, events: Iterable[str]) -> None:
+    """Write down what happened to a run just now; a full disk leaves gaps."""
+    lines = b"".join(msgspec.json.encode({"unix_s": round(time.time(), 3), "text": text}) + b"\n" for text in events)
+    if lines:
+        with suppress(OSError), (folder / HAPPENED).open("ab") as file:
+            file.write(lines)
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dovetail.data.ahead import MadeAhead
 from dovetail.data.batch import Batch
 from dovetail.data.loader import Loader
+from dovetail.data.poisson import PoissonOrder
 from dovetail.data.source import Source
 from dovetail.models.task import UNIT_LOSSES, check_unit_labels
+from dovetail.privacy.keys import derived
 from dovetail.runtime.blueprint import Blueprint
 
 AHEAD = 4
@@ -20,9 +22,10 @@ THREAD_NAME = "dovetail-samples"
 class Samples:
     """Reads any range of an epoch, or all batches from a position on; any thread may."""
 
-    def __init__(self, blueprint: Blueprint, source: Source, *, pin: bool = False) -> None:
-        """Keep what the order depends on; with `pin`, batches lie in page-locked memory."""
+    def __init__(self, blueprint: Blueprint, source: Source, *, sampling_key: bytes = b"", pin: bool = False) -> None:
+        """Keep what the order depends on, in a private run a secret as well; with `pin`, batches are page-locked."""
         self._blueprint, self._source, self._pin = blueprint, source, pin
+        self._sampling_key = sampling_key
         self._loaders: dict[int, Loader] = {}
         self._lock = threading.Lock()
 
@@ -90,8 +93,23 @@ class Samples:
                     pin=self._pin,
                     block_samples=run.data.block_samples,
                     window_samples=run.data.window_samples or all_samples,  # runs of before have one window
+                    order=self._drawn_order(epoch),
                 )
             return self._loaders[epoch]
+
+    def _drawn_order(self, epoch: int) -> PoissonOrder | None:
+        """Return which samples the steps of an epoch draw, where the run is private."""
+        private = self._blueprint.private
+        if private is None:
+            return None
+        return PoissonOrder(
+            num_samples=private.samples,
+            batch=private.batch,
+            key=derived(self._sampling_key, private.stream),
+            epoch=epoch,
+            block_samples=self._blueprint.run.data.block_samples,
+            parts=getattr(self._source, "parts", None),
+        )
 
 
 def tell_of_bad_rows(source: Source, tell: Callable[[str], None]) -> None:

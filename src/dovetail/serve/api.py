@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from dovetail.errors import DovetailError, SpecError
@@ -23,6 +24,7 @@ from dovetail.serve.guard import Guard, error_answer, json_answer
 from dovetail.serve.local import LOG
 from dovetail.serve.openapi import document
 from dovetail.serve.prometheus import Counters, metrics_text
+from dovetail.serve.server_sent import server_sent
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import STATES, JobRecord, JobStore, UnknownJobError
 from dovetail.serve.submission import Submission
@@ -32,6 +34,11 @@ LOG_PIECE = 256 * 1024
 Answer = Callable[[Request], Awaitable[Response]]
 
 MOST_LISTED = 10_000
+PAGE = "/dashboard"
+MOST_STREAMS = 64
+STREAM_LOOK_S = 0.3
+STREAM_BEAT_S = 5.0
+"""How often a stream says what time it is, whatever happens."""
 
 
 def answered(answer: Callable[[Request, bytes], dict[str, Any]]) -> Answer:
@@ -126,11 +133,14 @@ class Api:
         """Keep what answers come from."""
         self._store, self._controller, self._settings = store, controller, settings
         self.counters = Counters()
+        self.is_closing: Callable[[], bool] = lambda: False
+        """Whether the daemon ends: streams end with it."""
+        self._streams = 0
         self._begun_s = time.monotonic()
 
-    def app(self, token: str) -> ASGIApp:
-        """Return the application."""
-        routes = [
+    def app(self, token: str, *, page: ASGIApp | None = None) -> ASGIApp:
+        """Return the application, with a page that anybody may load below `PAGE`: its data need the token."""
+        routes: list[BaseRoute] = [
             Route("/healthz", answered(lambda *_: {"ok": True}), methods=["GET"]),
             Route("/openapi.json", answered(lambda *_: document()), methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
@@ -141,11 +151,16 @@ class Api:
             Route("/v1/jobs/{job}/log", answered(self._log), methods=["GET"]),
             Route("/v1/jobs/{job}/events", answered(self._events), methods=["GET"]),
             Route("/v1/events", answered(self._events), methods=["GET"]),
+            Route("/v1/stream", self._stream, methods=["GET"]),
+            Route("/v1/decision", answered(self._decision), methods=["GET"]),
             Route("/v1/cluster", answered(self._cluster), methods=["GET"]),
             Route("/v1/drain", answered(self._drain), methods=["POST"]),
         ]
+        if page is not None:
+            routes.append(Mount(PAGE, app=page))
         inner = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_allowed, 500: went_wrong})
-        return Guard(inner, token=token, counters=self.counters)
+        open_below = None if page is None else f"{PAGE}/"
+        return Guard(inner, token=token, counters=self.counters, open_below=open_below)
 
     def _jobs(self, request: Request, body: bytes) -> dict[str, Any]:
         return self._submit(request, body) if request.method == "POST" else self._list(request, body)
@@ -214,7 +229,37 @@ class Api:
             self._store.job(job)
         found = self._store.events(job=job, after=number_in(request, "after", 0, most=1 << 62))
         ahead_s = self._store.clock.day_ahead_s()
-        return {"events": [{**event, "t_s": event["t_s"] + ahead_s} for event in found]}
+        return {"events": [{**event, "t_s": round(event["t_s"] + ahead_s, 3)} for event in found]}
+
+    def _decision(self, request: Request, body: bytes) -> dict[str, Any]:
+        found = self._controller.last_decision
+        return {**found, "t_s": found["t_s"] + self._store.clock.day_ahead_s()} if found else {}
+
+    async def _stream(self, request: Request) -> Response:
+        """Answer with what happens from now on, or since an event, as server-sent events."""
+        seen = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+        if not (seen.isascii() and seen.isdigit() and len(seen) < 19):
+            return error_answer(422, f'after is "{seen[:60]}"', "give the number of an event, or 0")
+        if self._streams >= MOST_STREAMS:
+            return error_answer(503, f"{self._streams} streams are read already", "close some, or ask /v1/events")
+        return StreamingResponse(self._news(int(seen)), media_type="text/event-stream")
+
+    async def _news(self, seen: int) -> AsyncIterator[bytes]:
+        """Yield every event after a number, and the time of day now and then."""
+        self._streams += 1
+        told_s = -STREAM_BEAT_S
+        try:
+            while not self.is_closing():
+                ahead_s = self._store.clock.day_ahead_s()
+                if time.monotonic() - told_s >= STREAM_BEAT_S:
+                    told_s = time.monotonic()
+                    yield server_sent("time", {"unix_s": round(time.time(), 3)})
+                for event in await run_in_threadpool(self._store.events, after=seen):
+                    seen = event["number"]
+                    yield server_sent("event", {**event, "t_s": round(event["t_s"] + ahead_s, 3)}, number=str(seen))
+                await asyncio.sleep(STREAM_LOOK_S)
+        finally:
+            self._streams -= 1
 
     def _cluster(self, request: Request, body: bytes) -> dict[str, Any]:
         held = dict.fromkeys(self._settings.capacity, 0)

@@ -78,35 +78,17 @@ class Client:
             token = os.environ.get("DOVETAIL_TOKEN", "")
             if not token:
                 raise DovetailError("DOVETAIL_TOKEN is not set", hint="set it to what FOLDER/token holds")
-            return self._send_signed(self._where, token, method, path, text)
+            return _send_signed(self._where, token, method, path, text)
         folder = Path(self._where)
         if not (folder / "state.sqlite").exists() and not self._wait_s:
             raise DovetailError(f"{folder} is no daemon's folder", hint=f"start one: dovetail serve --folder {folder}")
         url = str(msgspec.json.decode((folder / "server.json").read_bytes())["url"])
         token = (folder / "token").read_text().strip()
         if not (folder / "socket").exists():
-            return self._send_signed(url, token, method, path, text)
+            return _send_signed(url, token, method, path, text)
         line = _LocalConnection(folder)
         try:
             return _ask(line, method, path, text, f"Bearer {token}")
-        finally:
-            line.close()
-
-    def _send_signed(self, url: str, token: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Have the daemon prove itself, then send a request that is signed and does not hold the token."""
-        parts = urllib.parse.urlsplit(url)
-        line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=ANSWER_S)
-        try:
-            nonce = secrets.token_urlsafe(24)
-            _, text = _ask(line, "GET", f"/v1/challenge?nonce={nonce}", b"")
-            answer = _Challenge.read(text)
-            if answer is None or not hmac.compare_digest(answer.proof, daemon_proof(token, nonce, answer.challenge)):
-                raise DovetailError(
-                    f"who answers at {url} cannot prove to be the daemon, and was not told the token",
-                    hint="is the daemon running, and of this version? dovetail serve starts it",
-                )
-            proof = client_proof(token, nonce, answer.challenge, method, path, body)
-            return _ask(line, method, path, body, f"{SCHEME}{proof}")
         finally:
             line.close()
 
@@ -114,6 +96,49 @@ class Client:
         return DovetailError(
             f"no daemon answers for {self._where}: {error}", hint=f"start it: dovetail serve --folder {self._where}"
         )
+
+
+class SignedLine:
+    """One request to a daemon over TCP, which has to prove itself first; the token is never sent."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = ANSWER_S) -> None:
+        """Get ready; nothing is sent yet."""
+        parts = urllib.parse.urlsplit(url)
+        self._url, self._token = url, token
+        self._line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
+
+    def __enter__(self) -> SignedLine:
+        """Send within the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._line.close()
+
+    def send(self, method: str, path: str, body: bytes) -> http.client.HTTPResponse:
+        """Have the daemon prove itself, then send a signed request; return the answer, which is yet to be read."""
+        nonce = secrets.token_urlsafe(24)
+        text = _asked(self._line, "GET", f"/v1/challenge?nonce={nonce}", b"").read()
+        answer = _Challenge.read(text)
+        wanted = "" if answer is None else daemon_proof(self._token, nonce, answer.challenge)
+        if answer is None or not hmac.compare_digest(answer.proof, wanted):
+            raise DovetailError(
+                f"who answers at {self._url} cannot prove to be the daemon, and was not told the token",
+                hint="is the daemon running, and of this version? dovetail serve starts it",
+            )
+        proof = client_proof(self._token, nonce, answer.challenge, method, path, body)
+        return _asked(self._line, method, path, body, f"{SCHEME}{proof}")
+
+
+def _send_signed(url: str, token: str, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    """Return status and text of the answer to a signed request."""
+    with SignedLine(url, token) as line:
+        answer = line.send(method, path, body)
+        return answer.status, answer.read()
 
 
 class _Challenge(msgspec.Struct, frozen=True):
@@ -161,9 +186,16 @@ def _ask(
     line: http.client.HTTPConnection, method: str, path: str, body: bytes, authorization: str | None = None
 ) -> tuple[int, bytes]:
     """Return status and text of an answer."""
+    answer = _asked(line, method, path, body, authorization)
+    return answer.status, answer.read()
+
+
+def _asked(
+    line: http.client.HTTPConnection, method: str, path: str, body: bytes, authorization: str | None = None
+) -> http.client.HTTPResponse:
+    """Send a request, and return the answer."""
     headers = {"Content-Type": "application/json"}
     if authorization is not None:
         headers["Authorization"] = authorization
     line.request(method, path, body=body or None, headers=headers)
-    answer = line.getresponse()
-    return answer.status, answer.read()
+    return line.getresponse()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dovetail.errors import DovetailError
 from dovetail.runtime.folder import ask_for
@@ -69,8 +70,10 @@ class Controller:
         """Jobs that could not be looked at in this turn."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._decided_s = -self._settings.round_s
-        self._is_due = True
+        self._is_due = self._is_asked = True
         self.decisions, self.decision_s = 0, 0.0
+        self.last_decision: dict[str, Any] = {}
+        """What was decided last, by what was told of whom."""
         self.problems = 0
 
     def folder_of(self, job: str) -> Path:
@@ -114,7 +117,7 @@ class Controller:
         is_round = now_s - self._decided_s >= self._settings.round_s
         is_again = any(self._decided_s < again_s <= now_s for again_s, _ in self._held_back.values())
         if self._is_due or is_round or is_again:
-            self._is_due = False
+            self._is_due, self._is_asked = False, self._is_due
             self._decide()
 
     @contextmanager
@@ -285,10 +288,13 @@ class Controller:
         jobs = sorted([*there, *waiting], key=lambda job: job.number)
         if not jobs:
             return
+        why = "something changed" if self._is_asked else "it is time again"
         begun_s = time.perf_counter()
         wishes = self._ask_policy(jobs, self._progress(jobs), self._seen(), now_s, taken=held_by(others))
         self.decisions += 1
-        self.decision_s += time.perf_counter() - begun_s
+        seconds = time.perf_counter() - begun_s
+        self.decision_s += seconds
+        self.last_decision = self._told(wishes, now_s, seconds, why)
         for job_id, error in wishes.left_out.items():
             self.problems += 1
             self._journal.repeat("problem", job=job_id, error=error)
@@ -299,6 +305,17 @@ class Controller:
         for job, type_, workers in wishes.gives:
             with self._apart(job):
                 self._change(job, type_, workers)
+
+    def _told(self, wishes: Wishes, now_s: float, seconds: float, why: str) -> dict[str, Any]:
+        """Return a decision in plain values: what each job was to have, beside what the policy was told of it."""
+        answers: dict[str, tuple[str | None, int]] = {job.id: (None, 0) for job in wishes.stops}
+        answers |= {job.id: (type_, workers) for job, type_, workers in wishes.gives}
+        jobs = []
+        for told in wishes.told:
+            type_, workers = answers.get(told["id"], (told["type"], told["workers"]))
+            jobs.append({**told, "wanted_type": type_, "wanted_workers": workers})
+        facts = {"t_s": now_s, "policy": self._settings.policy, "seconds": seconds, "why": why}
+        return {**facts, "changes": len(answers), "jobs": jobs}
 
     def _ready(self, jobs: Sequence[JobRecord], now_s: float) -> list[JobRecord]:
         """Return those that may be started now."""

@@ -29,6 +29,8 @@ SOCKET = "socket"
 """Where clients on this machine come in: a folder of this user alone keeps it from everybody else's hands."""
 STATE = "state.sqlite"
 LOCK = "daemon.lock"
+END_S = 5
+"""How long requests may take to be answered once the daemon ends."""
 
 
 def serve(
@@ -38,8 +40,12 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     tell: Callable[[str], None] = lambda _: None,
+    make_page: Callable[[], Any] | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; jobs that run go on by themselves, and the next daemon finds them."""
+    """Serve until SIGTERM or Ctrl-C; jobs that run go on by themselves, and the next daemon finds them.
+
+    `make_page` returns an application for those who come with a browser; what it shows is asked for with the token.
+    """
     try:
         import uvicorn  # noqa: PLC0415 - an extra
 
@@ -60,15 +66,17 @@ def serve(
     api = Api(store, controller, settings)
     server: Any = uvicorn.Server(
         uvicorn.Config(
-            api.app(token),
+            api.app(token, page=None if make_page is None else make_page()),
             http=LimitedConnection,
             ws="none",
             log_level="warning",
             access_log=False,
             lifespan="off",
             server_header=False,
+            timeout_graceful_shutdown=END_S,
         )
     )
+    api.is_closing = lambda: bool(server.should_exit)
     thread = threading.Thread(target=controller.run, name="dovetail-controller", daemon=True)
     thread.start()
     counts = store.counts()

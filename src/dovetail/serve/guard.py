@@ -27,9 +27,10 @@ OPEN = ("/healthz", CHALLENGE)
 class Guard:
     """Lets those in who have the token, or prove that they do, and bodies that are not too large."""
 
-    def __init__(self, app: ASGIApp, *, token: str, counters: Counters) -> None:
-        """Stand before an application."""
+    def __init__(self, app: ASGIApp, *, token: str, counters: Counters, open_below: str | None = None) -> None:
+        """Stand before an application; what lies below a path that is `open_below` anybody may have."""
         self._app, self._token, self._counters = app, token, counters
+        self._open_below = open_below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or have it answered."""
@@ -39,7 +40,7 @@ class Guard:
         connection = scope.get("state", {}).get("connection")
         headers = {name.lower(): value for name, value in scope["headers"]}
         given = headers.get(b"authorization", b"")
-        is_open, has_token = scope["path"] in OPEN, self._is_token(given)
+        is_open, has_token = self._is_open(scope), self._is_token(given)
         may_prove = connection is not None and connection.challenge is not None and given.startswith(SCHEME.encode())
         if not (is_open or has_token or may_prove):
             await self._answer(self._refusal(), scope, receive, send)
@@ -58,6 +59,11 @@ class Guard:
             await self._answer(self._challenge(scope, connection), scope, receive, send)
         else:
             await self._hand_on(body, scope, receive, send)
+
+    def _is_open(self, scope: Scope) -> bool:
+        if self._open_below is not None and scope["method"] == "GET" and ".." not in scope["path"]:
+            return scope["path"] in OPEN or f"{scope['path']}/".startswith(self._open_below)
+        return scope["path"] in OPEN
 
     def _is_token(self, given: bytes) -> bool:
         return hmac.compare_digest(given.removeprefix(b"Bearer "), self._token.encode())

@@ -1,4 +1,7 @@
-"""The API as a document that programs read: OpenAPI 3.1, its schemas from the types themselves."""
+"""The API as a document that programs read: OpenAPI 3.1, its schemas from the types themselves.
+
+`/v1/stream` stands in no such document: its answer has no end.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,7 @@ def document() -> dict[str, Any]:
         "/v1/jobs/{job}/log": {"get": _operation("Read its log", [*job, _whole("offset")])},
         "/v1/jobs/{job}/events": {"get": _operation("What happened to it", [*job, _whole("after")])},
         "/v1/events": {"get": _operation("What happened", [_whole("after")])},
+        "/v1/decision": {"get": _operation("What was decided last, and what the policy was told")},
         "/v1/cluster": {"get": _operation("What there is, and who holds it")},
         "/v1/drain": {"post": _operation("Start nothing more", body=drain)},
     }

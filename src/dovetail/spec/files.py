@@ -59,13 +59,17 @@ def struct_from(table: dict[str, Any], kind: type[T], *, file: str) -> T:
 
 def read_table(path: Path) -> dict[str, Any]:
     """Return the table a TOML or JSON file holds, as plain values."""
-    text = _read_text(path)
-    suffix = path.suffix.lower()
+    return table_in(_read_text(path), file=str(path))
+
+
+def table_in(text: str, *, file: str) -> dict[str, Any]:
+    """Return the table that the text of a file holds; the ending of its name says whether it is TOML or JSON."""
+    suffix = Path(file).suffix.lower()
     is_json = suffix == ".json" or (suffix != ".toml" and text.lstrip().startswith("{"))
-    raw = _parse_json(text, str(path)) if is_json else _parse_toml(text, str(path))
+    raw = _parse_json(text, file) if is_json else _parse_toml(text, file)
     if not isinstance(raw, dict):
         raise SpecError(
-            f"holds {show(raw)}, expected one object", hint="the outermost thing is an object: {...}", file=str(path)
+            f"holds {show(raw)}, expected one object", hint="the outermost thing is an object: {...}", file=file
         )
     return raw
 

@@ -13,6 +13,7 @@ from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import table_seed
 from dovetail.runtime.checkpoint import RunManifest
 from dovetail.runtime.fingerprint import Fingerprint
+from dovetail.runtime.folder import MODEL
 from dovetail.runtime.prepare.run_folder import prepare
 from dovetail.spec.run import Run, RunData, RunModel, RunServers
 from dovetail.spec.run_sections import RunOptimizer
@@ -142,6 +143,7 @@ def test_another_model_than_the_runs_is_refused(tmp_path):
 
 def test_a_model_that_only_a_program_can_make_is_not_looked_for_by_name(tmp_path):
     prepare(make_run(1, name="tests.Two"), tmp_path / "run", model=Two(), source=DATA)
+    (tmp_path / "run" / MODEL).unlink()
 
     with pytest.raises(TrainingError, match="an object of a Python program") as caught:
         restore_model(tmp_path / "run")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -52,8 +54,27 @@ class NumpyDecoder(TableDecoder):
             yield TablePart(place=start, table=table)
 
 
+_lock = threading.Lock()
+"""Held while a file is loaded: NumPy reads headers by Python's own parser, which two threads at once make fail."""
+_loaded: OrderedDict[tuple[str, int, str], dict[str, NDArray[Any]]] = OrderedDict()
+MOST_LOADED = 2
+"""Files whose arrays stay in memory: a packed one is unpacked as a whole, whichever part of it is wanted."""
+
+
 def _arrays(file: DataFile) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file by name; those of a local plain file stay on disk until they are read."""
+    key = str(file), file.num_bytes, file.version
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = _read(file)
+            while len(_loaded) > MOST_LOADED:
+                _loaded.popitem(last=False)
+        _loaded.move_to_end(key)
+        return _loaded[key]
+
+
+def _read(file: DataFile) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a file."""
     try:
         if file.is_local and file.path.endswith(".npy"):
             loaded: Any = np.load(file.path, mmap_mode="r", allow_pickle=False)

@@ -27,6 +27,7 @@ from dovetail.data.order import WINDOW_BYTES
 from dovetail.data.packed import PackedSamples, joined, packed
 from dovetail.data.schema import Schema
 from dovetail.data.transforms import hash_ids, hashed_schema
+from dovetail.data.write_behind import WriteBehind
 
 READER_NAME = "dovetail-decode"
 
@@ -98,11 +99,12 @@ class FileSource:
         self._wanted: frozenset[int] = frozenset()
         self._counted: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
+        self._written: WriteBehind | None = None
         self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what another process makes for itself."""
-        own = ("_lock", "_held", "_mapped", "_pending", "_wanted", "_counted", "_pool", "_process")
+        own = ("_lock", "_held", "_mapped", "_pending", "_wanted", "_counted", "_pool", "_written", "_process")
         return {key: value for key, value in self.__dict__.items() if key not in own}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -220,13 +222,35 @@ class FileSource:
             return self._hold(number, self._decoded(part))
         if (kept := self._cached(part)) is not None:
             return self._map(number, kept)
-        with self._cache.decoding(part.key) as is_first:
+        with contextlib.ExitStack() as turn:
+            is_first = turn.enter_context(self._cache.decoding(part.key))
             if not is_first and (kept := self._cached(part)) is not None:
                 return self._map(number, kept)
             decoded = self._decoded(part)
-            if self._cache.put(part.key, decoded) and (kept := self._cached(part)) is not None:
-                return self._map(number, kept)
-        return self._hold(number, decoded)
+            held = self._hold(number, decoded)
+            self._writer(self._cache).put(part.key, decoded, turn.pop_all(), lambda: self._let_go(number))
+        return held
+
+    def _writer(self, cache: DecodedCache) -> WriteBehind:
+        """Return what writes to the cache."""
+        with self._lock:
+            if self._written is None:
+                self._written = WriteBehind(cache)
+            return self._written
+
+    def _let_go(self, number: int) -> None:
+        """Have a part that was written mapped where it is in memory: its pages are the page cache's then."""
+        with self._lock:
+            is_held = number in self._held
+        if is_held and (kept := self._cached(self._parts[number])) is not None:
+            with self._lock:
+                if self._held.pop(number, None) is not None:
+                    self._mapped[number] = kept.samples
+
+    def settle(self) -> None:
+        """Wait until all that was decoded is in the cache, as far as it has room."""
+        if self._written is not None:
+            self._written.wait()
 
     def _cached(self, part: FilePart) -> KeptPart | None:
         """Return a part from the cache, mapped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -84,7 +85,9 @@ class TableDecoder(abc.ABC):
     def decode(self, file: DataFile, place: int | None = None, first_row: int = 0) -> Iterator[DecodedPart]:
         """Yield the parts of a file, from the one at `place` on."""
         for part in self.tables(file, self.columns.names, place, first_row):
-            yield self.columns.part(file, part.place, first_row, part.table, part.skipped)
+            with _named(file):
+                decoded = self.columns.part(file, part.place, first_row, part.table, part.skipped)
+            yield decoded
             first_row += part.num_rows
 
     def _check_kinds(self, file: DataFile, types: pa.Schema) -> None:
@@ -94,7 +97,8 @@ class TableDecoder(abc.ABC):
         for name in self.columns.names:
             if name not in names:
                 table = table.append_column(name, pa.nulls(0, pa.string()))
-        self.columns.samples(table)
+        with _named(file):
+            self.columns.samples(table)
 
     def _own_names(self, file: DataFile, present: Sequence[str], names: Sequence[str]) -> list[str]:
         """Return which of the columns wanted are the file's own; refuse it where one is nowhere, or there twice."""
@@ -108,3 +112,12 @@ class TableDecoder(abc.ABC):
                 known = [*present, *file.partitions]
                 raise DataError(f"`{file}` has no column `{name}`", hint=did_you_mean(name, known))
         return own
+
+
+@contextlib.contextmanager
+def _named(file: DataFile) -> Iterator[None]:
+    """Say of which file it is that its columns cannot be understood."""
+    try:
+        yield
+    except DataError as problem:
+        raise DataError(f"`{file}`: {problem}", hint=problem.hint) from None

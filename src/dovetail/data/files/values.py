@@ -349,6 +349,11 @@ def values_of_slot(column: pa.ChunkedArray, name: str, separator: str | None) ->
     With a `separator` a row has any number of values; a missing or empty one among them is none.
     """
     values = plain(column)
+    if separator is None and is_list(values.type):
+        raise DataError(
+            f"slot `{name}` has one value a row, and holds lists",
+            hint=f'name it among those of several: multi_valued=["{name}"]',
+        )
     if separator is not None and not is_list(values.type):
         text = pc.fill_null(text_of(values, name).cast(pa.string()), "")
         warn_of_separator(text, name, separator)

@@ -58,12 +58,22 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def must_match(self, other: TableSettings) -> None:
         """Refuse a shard of another table."""
-        for name in ("width", "optimizer", "seed", "scale"):
+        if _lasting(self.optimizer) != _lasting(other.optimizer):
+            raise TableError(
+                f"the checkpoints have optimizer {self.optimizer} and {other.optimizer}",
+                hint="give checkpoints of the shards of one table",
+            )
+        for name in ("width", "seed", "scale"):
             if getattr(self, name) != getattr(other, name):
                 raise TableError(
                     f"the checkpoints have {name} {getattr(self, name)} and {getattr(other, name)}",
                     hint="give checkpoints of the shards of one table",
                 )
+
+
+def _lasting(optimizer: dict[str, Any]) -> dict[str, Any]:
+    """Return what all shards agree on: one may have been saved once more than another."""
+    return {name: value for name, value in optimizer.items() if name != "looks"}
 
 
 class CheckpointPart(NamedTuple):

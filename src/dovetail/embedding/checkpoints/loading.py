@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -13,10 +13,11 @@ from dovetail.embedding.checkpoints.format import Checkpoint, TableSettings
 from dovetail.embedding.errors import TableError
 from dovetail.embedding.hashing import shard_of
 from dovetail.embedding.row_metadata import SAVED
-from dovetail.embedding.row_optimizer import Adam, AdamPerRow, RowOptimizer, described
+from dovetail.embedding.row_optimizer import Adam, AdamPerRow, PrivateSGD, RowOptimizer, described
 from dovetail.embedding.store import TieredStore
 from dovetail.embedding.tiers.disk.record import Precision
 from dovetail.embedding.tiers.tier import MOST_AT_ONCE
+from dovetail.privacy.owed import OwedNoise
 
 
 class LoadOptions(TypedDict, total=False):
@@ -38,6 +39,7 @@ class LoadOptions(TypedDict, total=False):
     device_rows: int | None
     expected_rows: int | None
     threads: int
+    owed: OwedNoise | None
 
 
 def find_chains(path: str | Path | Sequence[str | Path]) -> tuple[TableSettings, list[list[Checkpoint]]]:
@@ -77,8 +79,27 @@ def optimizer_of(settings: TableSettings, given: RowOptimizer | None) -> RowOpti
     return given
 
 
-def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: int, num_shards: int) -> None:
-    """Take in the rows of `shard` from chains of a full checkpoint and its deltas, oldest first."""
+def saved_private(path: str | Path | Sequence[str | Path]) -> PrivateSGD | None:
+    """Return what rows of a table owed when it was saved, with the looks of all its shards; None: nothing."""
+    settings, chains = find_chains(path)
+    saved = [chain[-1].settings.row_optimizer() for chain in chains]
+    looks = sorted({each for one in saved if isinstance(one, PrivateSGD) for each in one.looks})
+    optimizer = settings.row_optimizer()
+    return replace(optimizer, looks=tuple(looks)) if isinstance(optimizer, PrivateSGD) else None
+
+
+def fill(
+    store: TieredStore,
+    chains: Sequence[Sequence[Checkpoint]],
+    *,
+    shard: int,
+    num_shards: int,
+    before: OwedNoise | None = None,
+) -> None:
+    """Take in the rows of `shard` from chains of a full checkpoint and its deltas, oldest first.
+
+    Rows that owed other noise `before` than from now on get it.
+    """
     for checkpoint in (each for chain in chains for each in chain):
         for part in checkpoint.parts():
             if len(part.tombstones):
@@ -86,8 +107,11 @@ def fill(store: TieredStore, chains: Sequence[Sequence[Checkpoint]], *, shard: i
             for start in range(0, len(part.keys), MOST_AT_ONCE):
                 piece = slice(start, start + MOST_AT_ONCE)
                 mine = shard_of(part.keys[piece], num_shards) == shard
-                keys = part.keys[piece][mine]
-                store.put(keys, part.rows[piece][mine])
+                keys, rows = part.keys[piece][mine], part.rows[piece][mine]
+                if before is not None:
+                    before.add_to(rows[:, : store.width], keys, rows[:, store.width].copy())
+                    rows[:, store.width] = before.step
+                store.put(keys, rows)
                 states = np.full(len(keys), SAVED, dtype=np.int32)
                 store.set_metadata(keys, part.seen[piece][mine], part.counts[piece][mine], states)
     store.clock.step = max([store.clock.step, *(chain[-1].settings.step for chain in chains)])

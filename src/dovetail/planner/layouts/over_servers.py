@@ -17,6 +17,7 @@ from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
 from dovetail.planner.hourly import HourlyCost
 from dovetail.planner.layouts.one_process import whole_count
 from dovetail.planner.layouts.room import Room
+from dovetail.planner.layouts.scarce import Asked, Scarce
 from dovetail.planner.layouts.step_labels import (
     Bounds,
     Rests,
@@ -73,6 +74,7 @@ class OverServers:
             scarce=np.full(shape, math.inf),
             filled_s=self._least_filled(),
         )
+        self._made_dear = Scarce(room, self._work, room.core_price)
         self._labels: StepLabels | None = None
         self._effort = EFFORT
         room_for = arrays.num_layers
@@ -96,6 +98,15 @@ class OverServers:
             return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
         caps = self._room.caps - self._room.beside * readers
         met_price, met = self._first_legal(arrays, target_s, caps, readers)
+        if met is None and not is_late():
+            asked = Asked(arrays, target_s, caps, self._least_servers(target_s))
+            beside_price = self._room.core_price * readers
+            bound = max(
+                bound, self._scarce_bound(asked, min(cutoff, impossible) - beside_price, is_late) + beside_price
+            )
+            if bound >= min(cutoff, impossible):
+                return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
+            met_price, met = self._first_by_surcharges(asked, readers, is_late)
         if met_price <= bound * (1 + SLACK):
             return HourlyCost(lower_bound=bound, route=met, exact=True)
         goal, beside_price = min(cutoff, impossible, met_price), self._room.core_price * readers
@@ -199,7 +210,33 @@ class OverServers:
                 best, best_route = price, route
         return best, best_route
 
-    def _servers_for(self, types: Ints, lasts: Ints, units: Ints, target_s: float, left: Ints) -> int | None:
+    def _scarce_bound(self, asked: Asked, cutoff: float, is_late: Callable[[], bool]) -> float:
+        """Return what stages and servers cost at least within the caps."""
+        return self._made_dear.bound(asked, cutoff=cutoff, is_late=is_late) * (1 - SLACK)
+
+    def _first_by_surcharges(
+        self, asked: Asked, readers: int, is_late: Callable[[], bool]
+    ) -> tuple[float, Route | None]:
+        """Return a legal route and its price, where making dear what is scarce leads to one."""
+        target_s = asked.target_s
+
+        def servers_for(types: Ints, lasts: Ints, units: Ints, left: Floats) -> int | None:
+            return self._servers_for(types, lasts, units, target_s, left)
+
+        def filled(types: Ints, lasts: Ints, units: Ints) -> float:
+            servers = max(1, asked.servers)
+            return float(step_seconds(self._arrays, self._step, types, lasts, units, servers)) / target_s
+
+        found = self._made_dear.legal(asked, servers_for, filled, is_late=is_late)
+        if found is None or self._is_known(found):
+            return math.inf, None
+        route = found._replace(place=self.place, readers=readers)
+        arrays = asked.arrays
+        pays = float(egress_rate(arrays, route.types, route.lasts, len(route.types))) * arrays.batch / target_s
+        hourly = float(arrays.price_per_hour[route.types] @ route.units) + pays
+        return hourly + self._room.core_price * (route.servers + readers), route
+
+    def _servers_for(self, types: Ints, lasts: Ints, units: Ints, target_s: float, left: Ints | Floats) -> int | None:
         """Return the least servers with which a step of these stages takes no longer; None where there are none."""
         if (left < 0).any():
             return None

@@ -20,6 +20,7 @@ from dovetail.runtime.coordinator.membership import Roster
 from dovetail.runtime.coordinator.work import Pause, Work
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.messages import AskResidual, LogNote, ResidualTold, Save, SaveBegun, Saved, SaveFailed
+from dovetail.runtime.spending import Spending
 
 TELL_AGAIN_S = 5.0
 """How long someone may be silent about a checkpoint before it is told again: a connection may have broken."""
@@ -245,11 +246,14 @@ class FolderCheckpointStore:
         fingerprint: Fingerprint,
         tell: Callable[[str], None],
         statistics: Callable[[], Floats | None] = lambda: None,
+        spending_at: Callable[[int], Spending | None] = lambda _: None,
     ) -> None:
         """Look into the folder of a run with this fingerprint, which checkpoints are given; `tell` people of others.
 
-        `statistics` returns the running means and variances that go into checkpoints, None while nobody has told any.
+        `statistics` returns the running means and variances that go into checkpoints, None while nobody has told any,
+        and `spending_at` what a private run has spent up to a step.
         """
+        self._spending_at = spending_at
         self._folder, self._keep, self._fingerprint, self._tell = folder, keep, fingerprint, tell
         self._statistics = statistics
         self._before: Floats | None = None
@@ -274,7 +278,9 @@ class FolderCheckpointStore:
         if values is not None and checkpoints.STATISTICS not in files:  # a server keeps those of whole batches
             checkpoints.write_statistics(values, partial)
             files = files | checkpoints.checksums_in(partial, only=checkpoints.STATISTICS)
-        manifest = msgspec.structs.replace(manifest, files=files, fingerprint=self._fingerprint)
+        manifest = msgspec.structs.replace(
+            manifest, files=files, fingerprint=self._fingerprint, spending=self._spending_at(manifest.step)
+        )
         folder = checkpoints.publish(partial, manifest)
         checkpoints.drop_old(self._folder, folder, self._keep)
         return KeptCheckpoint(folder, manifest)

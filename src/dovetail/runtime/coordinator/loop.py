@@ -10,14 +10,16 @@ import numpy as np
 from dovetail.runtime.clocks import AwakeClock
 from dovetail.runtime.coordinator.checkpoints import FolderCheckpointStore
 from dovetail.runtime.coordinator.decisions import Decision, Say, Send
-from dovetail.runtime.coordinator.journal import Journal
+from dovetail.runtime.coordinator.journal import Journal, JournalLine
 from dovetail.runtime.coordinator.state_machine import RunState, RunStateMachine
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.figures import EVERY_S, Counted, LinkWidths, RunFigures, Standing
 from dovetail.runtime.fingerprint import Fingerprint
 from dovetail.runtime.messages import Died, Done, Hello, Report, SaveNow, ServerStats, StageSpans, Status, WhoAreYou
 from dovetail.runtime.messages.compression import Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.sealed import checksum_of_value
+from dovetail.runtime.spending import SpendingRecord, privacy_summary
 from dovetail.transport import Envelope
 
 MOST_KEPT = 1000
@@ -74,7 +76,12 @@ class CoordinatorLoop:
         fingerprint = Fingerprint.of(self._blueprint)
         keep = self._blueprint.run.checkpoint.keep
         store = FolderCheckpointStore(
-            self._folder, keep=keep, fingerprint=fingerprint, tell=self._say, statistics=self._figures.statistics
+            self._folder,
+            keep=keep,
+            fingerprint=fingerprint,
+            tell=self._say,
+            statistics=self._figures.statistics,
+            spending_at=lambda step: None if self._record is None else self._record.at(step),
         )
         self._machine = RunStateMachine(
             self._blueprint, store, self._journal.past(), self._clock.now(), place=str(self._folder)
@@ -86,6 +93,8 @@ class CoordinatorLoop:
         self._told_the_end = False
         self._server_stats: dict[str, ServerStats] = {}
         self._links = LinkWidths(self._folder)
+        private = self._blueprint.private
+        self._record = None if private is None else SpendingRecord(self._folder, private)
 
     def run(self) -> None:
         """Serve until the run is over and everyone who watches knows."""
@@ -168,7 +177,12 @@ class CoordinatorLoop:
     def _carry_out(self) -> None:
         """Do what was decided, in order."""
         for decision in self._machine.decisions.take():
-            self._do(decision)
+            try:
+                self._do(decision)
+            except (OSError, TrainingError) as problem:  # of the record of what is spent: the step must not count
+                hint = getattr(problem, "hint", "check the disk, and go on with --resume")
+                self._machine.fail(f"what the run spends cannot be noted: {problem}", hint)
+                break
         if self._machine.state.is_over and self._ended_s is None:
             self._end()
 
@@ -180,7 +194,13 @@ class CoordinatorLoop:
         elif isinstance(decision, Counted):
             self._figures.add_step(decision)
         else:
-            self._journal.write(decision.line)
+            self._write(decision.line)
+
+    def _write(self, line: JournalLine) -> None:
+        """Write a line of the journal, and before it that a private step is spent."""
+        if line.commit is not None and self._record is not None:
+            self._record.begin(line.commit.step)
+        self._journal.write(line)
 
     def _say(self, text: str) -> None:
         """Tell people what happened: in the log, and whoever watches."""
@@ -197,8 +217,14 @@ class CoordinatorLoop:
             self._process.log(f"error: {self._machine.failure[0]}")
             return
         self._figures.turn(now_s, self._standing(), self._server_stats)
-        folder = self._machine.kept.folder
-        self._figures.write_summary(self._standing(), folder, servers=self._server_stats, links=self._links.summary)
+        folder, privacy = self._machine.kept.folder, None
+        if self._record is not None:
+            self._record.end(self._machine.work.step)
+            privacy = privacy_summary(self._blueprint, self._record.spending, self._machine.work.step)
+            self._say(privacy.words)
+        self._figures.write_summary(
+            self._standing(), folder, servers=self._server_stats, links=self._links.summary, privacy=privacy
+        )
 
     # -- for those who watch -------------------------------------------------------------------------------------------
 

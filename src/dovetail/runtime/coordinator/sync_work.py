@@ -29,6 +29,8 @@ class SyncWork:
         self._roster, self._decisions = roster, decisions
         self._samples = blueprint.samples
         self._averages = blueprint.run.training.reduction == "mean"
+        self._drawn = None if blueprint.private is None else blueprint.private.batch
+        """Samples that a step of a private run draws on average: how many it drew decides nothing."""
         schedule = blueprint.run.optimizer.schedule
         self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._keepers = dense_keepers(blueprint, roster, decisions)
@@ -188,7 +190,7 @@ class SyncWork:
 
     def advance(self, now_s: float, pause: Pause) -> None:
         """Count what is whole, hand out what is left."""
-        if self.position >= self._scheduler.total:
+        if self.position >= self._scheduler.total or self._scheduler.is_over:
             self._want(Finish())
         elif self._keepers.are_there and self.wish is None:
             self._note_ring()
@@ -212,7 +214,7 @@ class SyncWork:
             return
         if not self._keepers.has_summed(step.number):
             return
-        scale = 1.0 / max(1, step.samples) if self._averages else 1.0
+        scale = self._scale(step)
         if self._clip_norm is None:
             self._commit(step, scale, scale, now_s)
         elif not self._keepers.servers_clip:
@@ -223,6 +225,10 @@ class SyncWork:
         elif step.told_s is None or now_s - step.told_s >= REPEAT_S:
             step.told_s = now_s
             self._send_servers(Norm(generation=self._roster.generation, step=step.number))
+
+    def _scale(self, step: Step) -> float:
+        """Return what gradients are multiplied by."""
+        return 1.0 / (self._drawn or max(1, step.samples)) if self._averages else 1.0
 
     def _commit(self, step: Step, scale: float, dense_scale: float, now_s: float) -> None:
         """Decide that a step counts: first in the journal, then everywhere."""
@@ -265,7 +271,7 @@ class SyncWork:
         step.norms[message.name] = message.square
         if len(step.committed) < self._roster.num_servers:
             return
-        scale = 1.0 / max(1, step.samples) if self._averages else 1.0
+        scale = self._scale(step)
         self.position += step.num_positions
         self._decisions.count(
             Counted(

@@ -60,6 +60,8 @@ class TaskScheduler:
         self.total = blueprint.samples * blueprint.run.training.epochs
         self.step = 0
         """The step that is to count next."""
+        self._until_step = math.inf if blueprint.private is None else blueprint.private.until_step
+        """Steps that a privacy budget lasts for."""
         self._next_position = 0
         self._steps: dict[int, Step] = {}
         self._asking: list[PendingAsk] = []
@@ -90,6 +92,11 @@ class TaskScheduler:
     def step_of(self, number: int) -> Step | None:
         """Return a step that is handed out."""
         return self._steps.get(number)
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether there are no steps after those that count."""
+        return self.step >= self._until_step
 
     def next_step(self, now_s: float) -> None:
         """Go on to the next step: the current one counts, everywhere."""
@@ -210,7 +217,7 @@ class TaskScheduler:
         if number in self._steps:
             return self._steps[number]
         workers = [worker for worker in self._workers if worker.name not in self._late]
-        if self._next_position >= self.total or len(workers) < self._fewest:
+        if self._next_position >= self.total or number >= self._until_step or len(workers) < self._fewest:
             return None
         epoch, first = divmod(self._next_position, self._samples)
         last = min(self._samples, first + self._batch)

@@ -17,6 +17,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.predict import Tell, asked_source, figures_of, quietly, without_ranking
 from dovetail.runtime.finished.restore import check_by_name, restore_model
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.samples import tell_of_bad_rows
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
@@ -68,6 +69,7 @@ def evaluate_run(
     blueprint = Blueprint.read(folder)
     run, by_object = blueprint.run, data is not None and not isinstance(data, str)
     options = dict(data_options or {})
+    model = model if model is not None else kept_model(folder, run, trust=trust)
     given = asked_source(data, options, blueprint, model, labels=True) if by_object else None
     source = None if source is None else asked_source(source, {}, blueprint, model, labels=True)
     if source is None and data is not None and run.data.name not in DATA and ":" not in run.data.name:

@@ -42,6 +42,7 @@ from dovetail.runtime.errors import TrainingError, cannot_write
 from dovetail.runtime.finished.predict import asked_source
 from dovetail.runtime.finished.restore import check_by_name, restore_model
 from dovetail.runtime.model.build import Model
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.trust import check_trusted
 
 READER = "read_rows.py"
@@ -171,6 +172,7 @@ def export_run(
     """
     folder, out = Path(folder), Path(out)
     blueprint = Blueprint.read(folder)
+    model = model if model is not None else kept_model(folder, blueprint.run, trust=trust)
     source = None if source is None else asked_source(source, {}, blueprint, model, labels=True)
     check_by_name(blueprint.run, model=model, source=source)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=source is not None)

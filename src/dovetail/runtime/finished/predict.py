@@ -30,6 +30,7 @@ from dovetail.runtime.finished.restore import restore_model
 from dovetail.runtime.folder import BEST
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.dry_run import check_rows
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.samples import tell_of_bad_rows
 from dovetail.runtime.trust import check_trusted
 
@@ -169,6 +170,7 @@ def predictions(
     folder = Path(folder)
     blueprint = Blueprint.read(folder)
     check_trusted(folder, blueprint.run, trust=trust, own_model=model is not None, own_data=data is not None)
+    model = model if model is not None else kept_model(folder, blueprint.run, trust=trust)
     asked = asked_source(data, dict(data_options or {}), blueprint, model, labels=False)
     where = checkpoint or (folder / BEST if (folder / BEST).is_dir() else checkpoints.newest(folder))
     read, asked = asked, by_name(asked, _wanted(blueprint, asked.schema))

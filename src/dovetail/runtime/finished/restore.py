@@ -18,6 +18,8 @@ from torch import nn
 from dovetail.data.load import open_data
 from dovetail.data.source import Source
 from dovetail.embedding import Checkpoint, first_values
+from dovetail.embedding.checkpoints.loading import saved_private
+from dovetail.privacy.owed import OwedNoise
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import RunManifest
@@ -25,7 +27,9 @@ from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint, Matter
 from dovetail.runtime.model.build import Model, build_model, of_users
 from dovetail.runtime.model.frozen import read_fixed, read_statistics
+from dovetail.runtime.model.kept_model import kept_model
 from dovetail.runtime.model.parameters import dense_entries, sparse_modules
+from dovetail.runtime.noise import noise_key, owed_by
 from dovetail.runtime.trust import check_trusted
 from dovetail.spec.run import Run
 
@@ -50,6 +54,7 @@ def restore_model(
     blueprint = Blueprint.read(folder)
     own_model = model is not None
     check_trusted(folder, blueprint.run, trust=trust, own_model=own_model, own_data=own_model or source is not None)
+    model = model if model is not None else kept_model(folder, blueprint.run, trust=trust)
     if model is not None:
         graph = of_users(copy.deepcopy(model), blueprint.run)
     else:
@@ -115,7 +120,7 @@ def fill_model(model: Model, blueprint: Blueprint, run_folder: Path, folder: Pat
             part = torch.from_numpy(values[entry.offset : entry.offset + entry.size])
             parameters[entry.name].copy_(part.view(entry.shape))
         for position, each in enumerate(sparse):
-            rows = torch.from_numpy(table_rows(blueprint, manifest, folder, position))
+            rows = torch.from_numpy(table_rows(blueprint, manifest, folder, position, run_folder=run_folder))
             if each.module.weight.is_meta:
                 weight = nn.Parameter(rows)
                 for layer in each.layers:
@@ -150,9 +155,17 @@ def _check_of_this_run(manifest: RunManifest, blueprint: Blueprint, folder: Path
             )
 
 
-def table_rows(blueprint: Blueprint, manifest: RunManifest, folder: Path, position: int) -> NDArray[np.float32]:
-    """Return all rows of a table: float32 [num_rows, width]."""
+def table_rows(
+    blueprint: Blueprint, manifest: RunManifest, folder: Path, position: int, *, run_folder: Path | None = None
+) -> NDArray[np.float32]:
+    """Return all rows of a table: float32 [num_rows, width].
+
+    Rows of a private run get what noise they owe, those as well that no sample ever looked up: nobody sees from a row
+    whether one did. That takes the key of noise in the run's folder.
+    """
     spec = blueprint.tables[position]
+    owed = _owed(blueprint, manifest, folder, position, run_folder)
+    is_there = np.zeros(spec.num_rows, dtype=np.bool_)
     seed = table_seed(blueprint.values_seed, position)
     rows = np.empty((spec.num_rows, spec.width), dtype=np.float32)
     for first in range(0, spec.num_rows, ROWS_AT_ONCE):
@@ -164,10 +177,33 @@ def table_rows(blueprint: Blueprint, manifest: RunManifest, folder: Path, positi
                 _check_keys(part.keys, spec, folder)
                 gone = part.tombstones
                 rows[gone] = first_values(gone, width=spec.width, seed=seed, scale=spec.scale)
-                rows[part.keys] = part.rows[:, : spec.width]
+                values = part.rows[:, : spec.width]
+                if owed is not None:
+                    values = values.copy()
+                    owed.add_to(values, part.keys, part.rows[:, spec.width])
+                    is_there[gone], is_there[part.keys] = False, True
+                rows[part.keys] = values
+    if owed is not None:
+        never = np.flatnonzero(~is_there)
+        for first in range(0, len(never), ROWS_AT_ONCE):
+            keys = never[first : first + ROWS_AT_ONCE]
+            values = rows[keys]
+            owed.add_to(values, keys, np.zeros(len(keys), dtype=np.float32))
+            rows[keys] = values
     if spec.padding is not None:
         rows[spec.padding] = 0.0
     return rows
+
+
+def _owed(
+    blueprint: Blueprint, manifest: RunManifest, folder: Path, position: int, run_folder: Path | None
+) -> OwedNoise | None:
+    """Return what the rows of a table in a checkpoint owe."""
+    if blueprint.private is None or not manifest.num_servers:
+        return None
+    saved = saved_private([manifest.table_at(folder, position, each) for each in range(manifest.num_servers)])
+    run_folder = folder.parent.parent if run_folder is None else run_folder
+    return None if saved is None else owed_by(saved, noise_key(run_folder, blueprint), position)
 
 
 def _check_keys(keys: NDArray[np.int64], spec: TableSpec, folder: Path) -> None:

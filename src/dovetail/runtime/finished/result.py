@@ -13,7 +13,7 @@ import msgspec
 
 from dovetail.runtime.checkpoint import RunManifest, folder_of
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.folder import BEST, CHECKPOINTS, VALIDATION, RunSummary, WorkerSummary
+from dovetail.runtime.folder import BEST, CHECKPOINTS, MODEL, VALIDATION, PrivacySummary, RunSummary, WorkerSummary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -131,6 +131,8 @@ class TrainingResult:
     """The best of them."""
     best_checkpoint: Path | None = None
     """Its folder; the model of it is `load_model(best=True)`."""
+    privacy: PrivacySummary | None = None
+    """What was promised of single samples, and spent."""
     _model: nn.Module | None = None
     _source: Source | None = None
 
@@ -140,9 +142,11 @@ class TrainingResult:
         known = [f"{name} {value:.4g}" for name, value in figures.items() if not math.isnan(value)]
         best = [] if self.best is None else [f"best at step {self.best.step:,}"]
         pace = f"{self.samples:,} samples in {self.step:,} steps and {self.seconds:.1f} s"
-        words = ", ".join([f"{pace} ({self.samples_per_s:,.0f} samples/s)", *known, *best])
+        private = [] if self.privacy is None else [self.privacy.words]
+        words = ", ".join([f"{pace} ({self.samples_per_s:,.0f} samples/s)", *known, *best, *private])
         folder = f'"{self.folder}"'
-        model = [] if self._model is None else ["model=model"]
+        is_kept = self._model is None or (self.folder / MODEL).is_file()
+        model = [] if is_kept else ["model=model"]
         asked = ", ".join([folder, *model, *([] if self._source is None else ["source=data"])])
         then = ["result.load_model()", "result.predict(data)", 'result.export("out")', f"dovetail.evaluate({asked})"]
         if not self.is_complete:
@@ -221,6 +225,7 @@ class TrainingResult:
             "servers": self.servers,
             "imbalance": self.imbalance,
             "validation": [msgspec.to_builtins(found) for found in self.validation],
+            "privacy": None if self.privacy is None else msgspec.to_builtins(self.privacy),
             "best_checkpoint": None if self.best_checkpoint is None else str(self.best_checkpoint),
             "folder": str(self.folder),
             "checkpoint": str(self.checkpoint),
@@ -266,6 +271,7 @@ def read_result(
         validation=tuple(tried),
         best=best,
         best_checkpoint=folder / BEST if best is not None else None,
+        privacy=summary.privacy,
         _model=model,
         _source=source,
     )

@@ -195,10 +195,8 @@ def _check_same(blueprint: Blueprint, source: Source, model: nn.Module | None) -
 
 def check_same_data(blueprint: Blueprint, source: Source) -> None:
     """Refuse data and code that are not the run's, with the difference."""
-    total = source.num_samples
-    here = source_fingerprint(
-        blueprint.run, source, blueprint.samples if total is None else min(blueprint.samples, total)
-    )
+    total, samples = source.num_samples, blueprint.population or blueprint.samples
+    here = source_fingerprint(blueprint.run, source, samples if total is None else min(samples, total))
     if found := list(unlike(blueprint.looks, here)):
         raise TrainingError("; ".join(found), hint="join with the data and the code that the run began with")
 

@@ -16,7 +16,7 @@ from dovetail.logs import json_lines
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.finished.restore import check_by_name
 from dovetail.runtime.finished.result import RunPace, TrainingResult, read_result
-from dovetail.runtime.folder import drop_empty_rows
+from dovetail.runtime.folder import drop_empty_rows, note_happened
 from dovetail.runtime.launch.fork_server import fork_server
 from dovetail.runtime.launch.local import LocalRun
 from dovetail.runtime.launch.validation import Validator
@@ -119,6 +119,7 @@ def start(
                 raise
 
             def handle(report: Report) -> None:
+                note_happened(folder, report.events)
                 pace.add(report)
                 steady.report(report)
                 told.report(report)
@@ -205,7 +206,7 @@ def _settled(run: Run, fleet: Fleet | None, model: nn.Module | None, source: Sou
 
 def _check_objects(run: Run, model: nn.Module | None, source: Source | None) -> None:
     """Refuse a model or data that cannot go to workers, and the lack of those that only a program can make."""
-    for thing, what in ((model, "model"), (source, "data")):
+    for thing, what in ((None if run.is_one_process else model, "model"), (source, "data")):
         if thing is not None:
             check_travels(thing, what)
     if source is not None and not isinstance(source, Source):

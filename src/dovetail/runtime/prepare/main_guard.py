@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import cloudpickle  # its own copy: numba is needed anyway, and brings it
+from torch import nn
 
 from dovetail.logs import tell
 from dovetail.runtime.errors import TrainingError
@@ -87,9 +88,22 @@ def check_travels(thing: Any, what: str) -> None:
 
 def travelling(thing: Any) -> Any:
     """Return what workers are given for an object: in a notebook or session, one that brings its classes along."""
-    if thing is None or getattr(sys.modules["__main__"], "__file__", None):
+    if thing is None or (getattr(sys.modules["__main__"], "__file__", None) and not _of_another_script(thing)):
         return thing  # workers import the script
     return ByValue(thing)
+
+
+def _of_another_script(thing: Any) -> bool:
+    """Say whether a module has classes of a script or notebook that is not the one that runs now."""
+    main = sys.modules["__main__"]
+    kinds = {type(each) for each in thing.modules()} if isinstance(thing, nn.Module) else {type(thing)}
+    return any(kind.__module__ == "__main__" and _found(main, kind.__qualname__) is not kind for kind in kinds)
+
+
+def _found(main: Any, name: str) -> Any:
+    for word in name.split("."):
+        main = getattr(main, word, None)
+    return main
 
 
 class ByValue:

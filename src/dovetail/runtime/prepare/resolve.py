@@ -9,6 +9,7 @@ import msgspec
 
 from dovetail.data.source import Source
 from dovetail.embedding import ROW_OPTIMIZERS, make_row_optimizer
+from dovetail.embedding.row_optimizer import PrivateSGD
 from dovetail.embedding.row_optimizer import described as row_described
 from dovetail.errors import did_you_mean
 from dovetail.models.layer_graph import LayerGraph
@@ -27,6 +28,7 @@ from dovetail.runtime.model.parameters import dense_entries, sparse_modules
 from dovetail.runtime.model.stages import check_cut
 from dovetail.runtime.prepare.main_guard import travelling
 from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.private import check_model, check_rows, positions_of
 from dovetail.runtime.prepare.sites import portion_of
 from dovetail.runtime.prepare.source_fingerprint import source_fingerprint
 from dovetail.runtime.private_folder import hold_port, make_private_folder, remove_private_folder
@@ -56,6 +58,8 @@ def resolve(
     run = with_norms(run, built)
     if run.privacy.aggregation == "masked":
         run = _masked(run)
+    if run.privacy.is_private:
+        check_model(run, built)
     if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
         run = msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
     metrics = task.metrics if run.model.metrics is None else run.model.metrics
@@ -77,6 +81,7 @@ def resolve(
         check_groups(blueprint)
         if run.privacy.aggregation == "masked":
             _check_no_step_of_one(blueprint)
+        check_rows(blueprint)
     except BaseException:
         remove_private_folder(private)
         raise
@@ -138,7 +143,7 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     rate = run.optimizer.learning_rate or recipe.learning_rate
     optimizer = make_dense_optimizer(name, learning_rate=rate, **run.optimizer.settings)
     rows = run.optimizer.rows or ROWS_AS[optimizer.name]
-    if rows not in ROW_OPTIMIZERS:
+    if rows not in ROW_OPTIMIZERS or rows == PrivateSGD.name:
         raise TrainingError(
             f"servers have no optimizer `{rows}` for embedding rows", hint=did_you_mean(rows, ROW_OPTIMIZERS)
         )
@@ -148,6 +153,8 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
     make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
     address, batch = run.network.address, run.training.batch or recipe.batch
     portion = portion_of(run, samples, batch * run.training.accumulate)
+    population = samples if run.privacy.is_private else None
+    samples = positions_of(samples, batch) if run.privacy.is_private else samples
     return Blueprint(
         run=_with_defaults(run, name=name, rate=rate, batch=batch),
         tables=(),
@@ -155,6 +162,7 @@ def _blueprint(run: Run, samples: int, recipe: Recipe, private: Path, *, timelin
         samples=samples if portion is None else portion.own_samples,
         batch=batch * run.training.accumulate if portion is None else portion.own_batch,
         portion=portion,
+        population=population,
         optimizer=described(optimizer),
         row_optimizer=row_described(row_optimizer),
         coordinator=_server_spec(COORDINATOR, address, private),

@@ -22,6 +22,7 @@ from dovetail.embedding import Adam, AdamPerRow, Checkpoint
 from dovetail.encryption import read_key_file
 from dovetail.errors import DovetailError
 from dovetail.logs import JOB, wants_json
+from dovetail.privacy.keys import NOISE_KEY, SAMPLING_KEY
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, keep_run_encrypted
 from dovetail.runtime.checkpoint import RunManifest
@@ -35,10 +36,12 @@ from dovetail.runtime.folder import (
     KEYS,
     LOGS,
     METRICS,
+    MODEL,
     REDO,
     ROWS,
     SITES,
     SIZE,
+    SPENDING,
     STEPS,
     SUMMARY,
     TEAM,
@@ -47,10 +50,12 @@ from dovetail.runtime.folder import (
 from dovetail.runtime.messages.senders import LAUNCHER
 from dovetail.runtime.model.build import Model, build_model, kept_defaults
 from dovetail.runtime.model.frozen import check_fixed, tensors_in, write_fixed
+from dovetail.runtime.model.kept_model import keep_model
 from dovetail.runtime.model.parameters import dense_values, statistics_vector
 from dovetail.runtime.prepare.devices import check_device
 from dovetail.runtime.prepare.lock import RunLock
 from dovetail.runtime.prepare.placement import Elsewhere
+from dovetail.runtime.prepare.private import with_private_steps
 from dovetail.runtime.prepare.resolve import COORDINATOR, copied, resolve
 from dovetail.runtime.prepare.sites import check_address
 from dovetail.runtime.prepare.warm_start import FirstValues, Known, fill_first, fixed_from, known_from
@@ -145,12 +150,15 @@ def prepare(
             blueprint, private = resolve(run, built, shown, timeline=timeline, bare=bare, elsewhere=elsewhere)
             check_caches(blueprint)
             known = None if start_from is None or resume else known_from(start_from)
+            if model is not None:
+                keep_model(model, folder)
             return _prepare(blueprint, folder, built, private, known=known, resume=resume, tell=tell)
         except BaseException:
             if not resume:
                 for made in new:
                     shutil.rmtree(made, ignore_errors=True)
-                (folder / FIXED).unlink(missing_ok=True)
+                for name in (FIXED, MODEL):
+                    (folder / name).unlink(missing_ok=True)
             raise
 
 
@@ -201,6 +209,8 @@ def _prepare(
         else:
             fixed = write_fixed(built, folder, instead={} if known is None else fixed_from(known, built))
             blueprint = msgspec.structs.replace(blueprint, fixed=fixed)
+        newest = RunManifest.read(checkpoints.newest(folder)) if resume else None
+        blueprint = with_private_steps(blueprint, folder, newest, tell=tell)
         blueprint = _named(blueprint, folder, is_new=not resume)
         first = None if resume else _first_values(built, folder, blueprint.fixed)
         _write_all(blueprint, folder, first, known)
@@ -249,7 +259,7 @@ def _write_all(blueprint: Blueprint, folder: Path, first_values: Any, known: Kno
 
 def undo(blueprint: Blueprint, folder: Path) -> None:
     """Have a folder hold no run again that was made ready and never started; logs stay where they say something."""
-    for name in (BLUEPRINT, FIXED):
+    for name in (BLUEPRINT, FIXED, MODEL, SPENDING, f"{KEYS}/{NOISE_KEY}", f"{KEYS}/{SAMPLING_KEY}"):
         (folder / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, ROWS, REDO):
         shutil.rmtree(folder / name, ignore_errors=True)

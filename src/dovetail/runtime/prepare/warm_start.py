@@ -14,11 +14,13 @@ from torch import Tensor
 
 from dovetail.embedding import Table, make_row_optimizer
 from dovetail.embedding.checkpoints.format import Checkpoint
+from dovetail.embedding.row_optimizer import PrivateSGD
 from dovetail.encryption import EncryptionError, is_encrypted, read_file
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint, TableSpec, table_seed
 from dovetail.runtime.checkpoint import MANIFEST, RunManifest
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.finished.restore import table_rows
 from dovetail.runtime.folder import BEST, BLUEPRINT
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.frozen import tensors_in
@@ -139,6 +141,8 @@ def _write_table(
 ) -> None:
     """Write a table of the first checkpoint, as a run of one server would."""
     optimizer: dict[str, Any] = dict(blueprint.row_optimizer)
+    if blueprint.run.privacy.is_private:
+        optimizer["name"] = PrivateSGD.name
     with Table(
         width=spec.width,
         optimizer=make_row_optimizer(str(optimizer.pop("name")), **optimizer),
@@ -163,6 +167,10 @@ def _of_checkpoint(run: Path, folder: Path) -> Known:
     }
     tables = {}
     for position, spec in enumerate(blueprint.tables):
+        if blueprint.private is not None:  # with what rows owe, all of them
+            all_keys = np.arange(spec.num_rows, dtype=np.int64)
+            tables[spec.name] = all_keys, table_rows(blueprint, manifest, folder, position, run_folder=run)
+            continue
         keys, rows = np.zeros(0, dtype=np.int64), np.zeros((0, spec.width), dtype=np.float32)
         for server in range(manifest.num_servers):
             for saved in Checkpoint.newest(manifest.table_at(folder, position, server)):

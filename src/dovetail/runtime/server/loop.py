@@ -54,6 +54,7 @@ from dovetail.runtime.messages import (
     Stop,
     WhoAreYou,
 )
+from dovetail.runtime.noise import noise_key
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.answers import AnswerWire, Parked, Waiting
 from dovetail.runtime.server.masked_sums import MaskedSums
@@ -173,7 +174,7 @@ class ServerLoop:
         cold = blueprint.run.servers.folder
         rows = Path(cold) / process.name if cold is not None else rows_of(process.folder, process.name)
         self._site = SiteShard(process, number, rows) if blueprint.run.sites else None
-        self._shard = self._site or Shard(blueprint, number, rows)
+        self._shard = self._site or Shard(blueprint, number, rows, noise_key=noise_key(process.folder, blueprint))
         self._wire = AnswerWire(self._shard)
         self._listener: Listener = process.listen([spec.address, spec.local_address])
         self._coordinator = process.call_coordinator()

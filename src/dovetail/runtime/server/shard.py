@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.embedding import Checkpoint, Table, Whereabouts, make_row_optimizer
+from dovetail.embedding.checkpoints.loading import saved_private
+from dovetail.embedding.row_optimizer import RowOptimizer
 from dovetail.embedding.store import rows_that_fit
 from dovetail.runtime.blueprint import Blueprint, table_seed
 from dovetail.runtime.checkpoint import (
@@ -34,6 +36,7 @@ from dovetail.runtime.dense.buckets import bucket_size, is_bucketed, stepper
 from dovetail.runtime.dense.coding import exact_places
 from dovetail.runtime.dense.kernels import sum_of_squares
 from dovetail.runtime.dense.optimizer import optimizer_of
+from dovetail.runtime.noise import dense_noise, going_on, owed_before, owed_by, private_rows
 from dovetail.runtime.server.gradients import (
     Attempts,
     BeforeApply,
@@ -131,7 +134,7 @@ class RowRead:
 
     def _write_changed(self, out: Floats, version: int) -> bool:
         """Write the rows that the last step has changed; False where it is not known which, or where they are."""
-        if version != self._version + 1 or self._where is None:
+        if version != self._version + 1 or self._where is None or self._table.owed is not None:
             return False
         changed = self._due.apply_changed(self._position, self._keys)
         return changed is not None and self._table.read_again(self._where, changed, out)
@@ -197,15 +200,22 @@ def load_table(
     device: str = "cuda",
     device_bytes: int | None = None,
     threads: int = 1,
+    noise_key: bytes = b"",
 ) -> Table:
     """Return one table with a server's rows, as they are in the checkpoint in `folder`; cold rows go into `cold`.
 
-    With `device_bytes`, hot rows lie on a device.
+    With `device_bytes`, hot rows lie on a device. Rows of a private run owe noise of a key.
     """
     spec = blueprint.tables[position]
     budget = blueprint.run.servers.host_bytes // max(1, len(blueprint.tables))
     settings = dict(blueprint.row_optimizer)
-    optimizer = make_row_optimizer(str(settings.pop("name")), **settings)  # type: ignore[arg-type]
+    optimizer: RowOptimizer = make_row_optimizer(str(settings.pop("name")), **settings)
+    parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
+    owed = before = None
+    if (private := private_rows(blueprint)) is not None:
+        saved = saved_private(parts) if parts else None
+        optimizer = now = going_on(saved, private)
+        owed, before = owed_by(now, noise_key, position), owed_before(saved, now, noise_key, position)
     place: dict[str, Any] = {
         "host_bytes": budget,
         "folder": cold,
@@ -214,25 +224,32 @@ def load_table(
         "device": device,
         "device_bytes": device_bytes,
         "threads": threads,
+        "owed": owed,
         # An index that grows under way has training wait; one for more rows than fit would leave no room for them.
         "expected_rows": min(
             -(-spec.num_rows // blueprint.num_servers),
             rows_that_fit(budget, spec.width + optimizer.state_width(spec.width)),
         ),
     }
-    if not checkpoint.num_servers:
+    if not parts:
         seed = table_seed(blueprint.values_seed, position)
         table = Table(width=spec.width, optimizer=optimizer, seed=seed, scale=spec.scale, **place)
     else:
-        parts = [checkpoint.table_at(folder, position, old) for old in range(checkpoint.num_servers)]
-        table = Table.load(parts, optimizer=optimizer, **place)
+        table = Table.load(parts, before=before, optimizer=optimizer, **place)
     if spec.max_norm is not None:
         table.limit_norms(spec.max_norm, norm_type=spec.norm_type)
     return table
 
 
 def load_tables(
-    blueprint: Blueprint, checkpoint: RunManifest, folder: Path, *, cold: Path, server: int, threads: int
+    blueprint: Blueprint,
+    checkpoint: RunManifest,
+    folder: Path,
+    *,
+    cold: Path,
+    server: int,
+    threads: int,
+    noise_key: bytes = b"",
 ) -> list[Table]:
     """Return all tables of a server."""
     return [
@@ -244,6 +261,7 @@ def load_tables(
             cold=cold / f"table-{position}",
             server=server,
             threads=threads,
+            noise_key=noise_key,
         )
         for position in range(len(blueprint.tables))
     ]
@@ -255,9 +273,10 @@ AfterSlice = Callable[[int], None]
 class Shard:
     """The parameters of one server, and the gradients that wait for the step to be committed."""
 
-    def __init__(self, blueprint: Blueprint, number: int, folder: Path) -> None:
-        """Make an empty shard; `load` fills it. Cold rows go into `folder`."""
+    def __init__(self, blueprint: Blueprint, number: int, folder: Path, *, noise_key: bytes = b"") -> None:
+        """Make an empty shard; `load` fills it. Cold rows go into `folder`; a private run has a key of noise."""
         self._blueprint, self._number, self._folder = blueprint, number, folder
+        self._noise_key, self._noise = noise_key, dense_noise(blueprint, noise_key)
         self._slice = blueprint.dense_slice(number)
         self._optimizer = optimizer_of(blueprint, self._slice)
         size = self._slice.stop - self._slice.start
@@ -296,7 +315,13 @@ class Shard:
         for table in self.tables:
             table.close()
         self.tables = load_tables(
-            self._blueprint, checkpoint, folder, cold=self._folder, server=self._number, threads=self._threads
+            self._blueprint,
+            checkpoint,
+            folder,
+            cold=self._folder,
+            server=self._number,
+            threads=self._threads,
+            noise_key=self._noise_key,
         )
         self._due.forget()
         if self.keeps_dense:
@@ -370,7 +395,9 @@ class Shard:
         return [*found, self.values] if dense else found
 
     def changed_since(self, position: int, keys: Keys, since: int) -> NDArray[np.int32]:
-        """Return which of a table's keys have rows that may have changed since so many steps."""
+        """Return which of a table's keys have rows that may have changed since so many steps: with noise, all."""
+        if self.tables[position].owed is not None and since != self.version:
+            return np.arange(len(keys), dtype=np.int32)
         return self._due.changed_since(position, keys, self.version - since)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
@@ -422,6 +449,10 @@ class Shard:
         sums = self._step.take_rows(self._due.spare())
         self._due.begin(self.tables, sums, step=self.version + 1, scale=scale, factor=factor)
         self.version += 1
+        for table in self.tables:
+            table.has_had(self.version)
+        if self._noise is not None:
+            self._noise.add(self._step.dense, step=self.version, first=self._slice.start)
         if self.keeps_dense and len(self.values):
             self.returned.put_into(self._step.dense)
             self._update_dense(self._step.dense, scale=dense_scale, factor=factor, after_slice=after_slice)

@@ -49,7 +49,8 @@ class BatchesAhead:
         self._depth, self._waited_s = depth, 0.0
         self._read_s, self._counting = 0.0, threading.Lock()
         self._is_alone = isinstance(group, Alone)
-        self._at_once = max(1, min(depth, READ_SAMPLES // blueprint.batch)) if self._is_alone else 1
+        reads_together = self._is_alone and blueprint.private is None  # whose batches have as many as they happen to
+        self._at_once = max(1, min(depth, READ_SAMPLES // blueprint.batch)) if reads_together else 1
         self._announced: deque[tuple[Batch, int]] = deque()
         self._read: deque[_Prepared] = deque()
         self._places = self._all_places(first)
@@ -102,6 +103,8 @@ class BatchesAhead:
         elif not self._announced or self._reading.has_next:
             found = self._reading.take()
             self._read.extend([] if found is None else found[0])
+        elif len(self._announced) <= self._depth // 2:
+            self._reading.wish()  # rows of batches that are announced late are waited for
         self._waited_s += time.perf_counter() - begin_s
         return bool(self._read)
 

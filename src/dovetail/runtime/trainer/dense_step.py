@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.embedding.tiers.device.captured_step import WARM_STEPS, Record, recorder_for
+from dovetail.privacy.noise import DenseNoise
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import RunManifest, load_dense, save_dense
 from dovetail.runtime.dense.kernels import sum_of_squares
@@ -37,8 +38,13 @@ class DenseStep:
         manifest: RunManifest,
         *,
         quiet: Callable[[], AbstractContextManager[object]] = nullcontext,
+        noise: DenseNoise | None = None,
     ) -> None:
-        """Go on as the checkpoint ends; while a step is captured, others are kept `quiet`."""
+        """Go on as the checkpoint ends; while a step is captured, others are kept `quiet`.
+
+        `noise` is added to each sum of gradients.
+        """
+        self._noise = noise
         self.values, self.gradients = values, gradients
         self._settings = blueprint.run.optimizer
         self._optimizer = optimizer_of(blueprint)
@@ -56,11 +62,13 @@ class DenseStep:
         """Steps that were taken."""
 
     @torch.no_grad()
-    def take(self, *, scale: float, factor: float) -> None:
-        """Step by the gradients times `scale`, at `factor` times the rate."""
+    def take(self, *, step: int, scale: float, factor: float) -> None:
+        """Step by the gradients times `scale`, at `factor` times the rate; the run's first step has the number 1."""
         if not len(self.values):
             return
         self.steps += 1
+        if self._noise is not None:
+            self._add_noise(self._noise, step)
         if self._launches is not None:
             self._launches.take(self.values, self.gradients, scale=scale, factor=factor, step_number=self.steps)
             return
@@ -70,6 +78,15 @@ class DenseStep:
         how = {"step_number": self.steps, "factor": factor, "clip_value": self._settings.clip_value}
         self._optimizer.step(values, gradients, self._here, scale=scale, **how)
         self.gradients.zero_()
+
+    def _add_noise(self, noise: DenseNoise, step: int) -> None:
+        """Add the noise of a step, which is drawn on the host, to the sum."""
+        if self._is_here:
+            noise.add(self.gradients.numpy(), step=step)
+            return
+        drawn = torch.zeros(len(self.gradients))
+        noise.add(drawn.numpy(), step=step)
+        self.gradients.add_(drawn.to(self.gradients.device))
 
     def save(self, folder: Path) -> None:
         """Write the parameters and their optimizer's state into a checkpoint's folder."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.figures import EVERY_S, Counted, RunFigures, Standing
-from dovetail.runtime.folder import TableSummary
+from dovetail.runtime.folder import PrivacySummary, TableSummary
 from dovetail.runtime.messages import Done, Report, Span
 from dovetail.runtime.worker.tasks.score_counts import EVERY_S as SCORES_EVERY_S
 from dovetail.runtime.worker.tasks.score_counts import ScoreCounts
@@ -30,6 +30,8 @@ class TrainerFigures:
         """Begin where the newest checkpoint ends."""
         self._figures = RunFigures(folder, blueprint, timeline=blueprint.timeline)
         self._keeps_spans = blueprint.timeline
+        self._shows_scores = blueprint.private is None
+        """What training samples came to would tell of them."""
         self._spans: list[Span] = []
         self._losses: list[tuple[int, float]] = []
         self._busy_s = self._wait_s = self._data_s = self._read_s = 0.0
@@ -45,7 +47,7 @@ class TrainerFigures:
     def add_scores(self, scores: Any, labels: Tensor) -> None:
         """Count a batch's scores now and then: to look at them is to wait for the device."""
         now_s = time.monotonic()
-        if scores is not None and now_s - self._scored_s >= SCORES_EVERY_S:
+        if scores is not None and self._shows_scores and now_s - self._scored_s >= SCORES_EVERY_S:
             self._scored_s = now_s
             self._scores.add(scores, labels)
 
@@ -141,10 +143,12 @@ class TrainerFigures:
             next_event=0,
         )
 
-    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...]) -> None:
+    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...], privacy: PrivacySummary | None = None) -> None:
         """Write what the run came to."""
         self._turn()
-        self._figures.write_summary(self._standing(), checkpoint, tables=tables)
+        if privacy is not None:
+            self.note(privacy.words)
+        self._figures.write_summary(self._standing(), checkpoint, tables=tables, privacy=privacy)
 
     def close(self) -> None:
         """Close the files."""

@@ -17,6 +17,7 @@ from dovetail.data.batch import Batch
 from dovetail.embedding import Table, Whereabouts
 from dovetail.models.embedding import SlotEmbedding
 from dovetail.runtime.folder import TableSummary, rows_of
+from dovetail.runtime.noise import noise_key
 from dovetail.runtime.server.shard import load_tables
 from dovetail.runtime.trainer.host_rows import (
     NO_KEYS,
@@ -30,6 +31,8 @@ from dovetail.runtime.trainer.host_rows import (
 from dovetail.runtime.trainer.steps import Beginning, Strategy
 from dovetail.runtime.worker.compute.compiled import can_compile
 from dovetail.runtime.worker.compute.computer import Computer
+from dovetail.runtime.worker.compute.per_sample.clipped import ClippedGradients
+from dovetail.runtime.worker.compute.per_sample.rows import SampleRows
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.keys import LookUp, look_up
@@ -47,6 +50,7 @@ def rows_on_host(begin: Beginning) -> Strategy:
         cold=rows_of(begin.folder, blueprint.servers[0].name),
         server=0,
         threads=1,
+        noise_key=noise_key(begin.folder, blueprint),
     )
     is_half = run.workers[0].precision == "float16" or any(
         each.dtype == torch.float16 for each in begin.built.parameters()
@@ -54,15 +58,21 @@ def rows_on_host(begin: Beginning) -> Strategy:
     has_limits = any(table.max_norm is not None for table in blueprint.tables)
     rows = None if is_half or has_limits or begin.device.type != "cpu" else HostRows(tables)
     look_ups = prefetchable_look_ups(begin.built)
+    private = blueprint.private
+    if private is not None:
+        rows = None
     model = ServedModel(
         begin.built,
-        rows or BatchRows(1, begin.device),
+        rows or (BatchRows(1, begin.device) if private is None else SampleRows(1)),
         begin.device,
         schema=begin.schema,
         precision=run.workers[0].precision,
         compiles=run.training.compile and can_compile(begin.device, warnings.warn),
     )
     parts = run.training.accumulate
+    if private is not None:
+        clipped = ClippedGradients(model, private.clip, begin.tell)
+        return Strategy(model, FetchedSteps(model, tables, parts=parts, clipped=clipped), tables, summary_of)
     if rows is None:
         return Strategy(model, FetchedSteps(model, tables, parts=parts), tables, summary_of)
     known = [] if isinstance(look_ups, str) or model.compiles else look_ups
@@ -192,12 +202,17 @@ def _found_ahead(table: Table, keys: Keys) -> Whereabouts | None:
 
 
 class FetchedSteps:
-    """Steps whose rows are copied to where the layers are, and their gradients back: on other devices, in float16."""
+    """Steps whose rows are copied to where the layers are, and their gradients back.
 
-    def __init__(self, model: ServedModel, tables: Sequence[Table], *, parts: int) -> None:
-        """Compute each batch in so many parts, one after the other."""
+    On other devices, in float16, and where gradients of single samples are wanted.
+    """
+
+    def __init__(
+        self, model: ServedModel, tables: Sequence[Table], *, parts: int, clipped: ClippedGradients | None = None
+    ) -> None:
+        """Compute each batch in so many parts, one after the other; a private run has gradients `clipped`."""
         self._model, self._tables, self._parts = model, tables, parts
-        self._computer = Computer(model)
+        self._computer = Computer(model, clipped)
         self._asked: deque[list[tuple[Batch, list[LookUp]]]] = deque()
         self._where: dict[int, Whereabouts | None] = {}
         self.waited_s = 0.0
@@ -247,6 +262,7 @@ class FetchedSteps:
                 keys = np.concatenate([wanted.keys for wanted, _ in mine])
                 summed = np.concatenate([np.asarray(gradient) for _, gradient in mine])
                 table.update(keys, summed * np.float32(scale))
+            table.has_had(step)
 
 
 def _joined(scores: Sequence[Any]) -> Any:

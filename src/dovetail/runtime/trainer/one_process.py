@@ -14,6 +14,8 @@ def device_of(run: Run) -> str:
     """Return where the layers of a run in one process are; absent, on a GPU where there is one."""
     if run.table.device is not None:
         return run.table.device
+    if run.privacy.is_private and run.table.place != "device":
+        return "cpu"  # where gradients of single samples are told apart
     return "cuda" if run.table.place == "device" or num_gpus() else "cpu"
 
 

@@ -23,18 +23,22 @@ from dovetail.data.source import Source
 from dovetail.data.streams import stream_number
 from dovetail.embedding import Checkpoint
 from dovetail.models.schedules import make_schedule
+from dovetail.privacy.keys import SAMPLING_KEY, read_secret
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.checkpoint import CheckpointSchedule, RunManifest, checksums_in, table_folder
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.fingerprint import Fingerprint
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.messages import Report
 from dovetail.runtime.model.build import build_model
 from dovetail.runtime.model.frozen import read_fixed, read_statistics
 from dovetail.runtime.model.parameters import statistics_vector
+from dovetail.runtime.noise import dense_noise, noise_key
 from dovetail.runtime.prepare.run_folder import load_source
 from dovetail.runtime.private_folder import remove_private_folder
 from dovetail.runtime.samples import Samples, tell_of_bad_rows
+from dovetail.runtime.spending import SpendingRecord, privacy_summary
 from dovetail.runtime.trainer.batches_ahead import BatchesAhead
 from dovetail.runtime.trainer.dense_step import DenseStep
 from dovetail.runtime.trainer.figures import TrainerFigures
@@ -106,16 +110,22 @@ class Trainer:
         self._strategy = (place or (rows_on_device if has_device_tier(run) else rows_on_host))(begin)
         self._model, self._steps = self._strategy.model, self._strategy.steps
         values, gradients = self._model.values, self._model.gradients
-        self._dense = DenseStep(blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet)
+        noise = dense_noise(blueprint, noise_key(folder, blueprint))
+        self._dense = DenseStep(
+            blueprint, values, gradients, newest, self._manifest, quiet=self._strategy.quiet, noise=noise
+        )
         self._schedule = make_schedule(run.optimizer.schedule.name, **run.optimizer.schedule.settings())
         self.step = self._manifest.step
         """Steps that were begun."""
         rank = self._group.rank
         self._draws = stream_number(run.training.seed, f"steps/{rank}" if rank else "steps")
         self._losses = LateLosses(self._model.device)
+        self._private = blueprint.private
+        self._record = None if self._private is None else SpendingRecord(folder, self._private)
+        sampling_key = b"" if self._private is None else read_secret(folder / KEYS, SAMPLING_KEY)
         self._ahead = BatchesAhead(
             blueprint,
-            Samples(blueprint, data),
+            Samples(blueprint, data, sampling_key=sampling_key),
             self._steps,
             self._group,
             first=self._manifest.position,
@@ -159,7 +169,7 @@ class Trainer:
         due.begun(step, position, now_s)
         on_report(self._figures.report())
         self._figures.paused()
-        while not stops and (found := self._ahead.take()) is not None:
+        while not stops and not self._is_spent(step) and (found := self._ahead.take()) is not None:
             batch, position = found
             if draws_each_step:
                 self._draw_from(step)
@@ -188,21 +198,33 @@ class Trainer:
             on_report(self._figures.report())
             newest = self._save(step, position)
         tell_of_bad_rows(self._data, self._figures.note)
-        summary_of = self._strategy.summary_of
-        self._figures.finish(newest, tuple(summary_of(table) for table in self._strategy.tables))
+        summary_of, privacy = self._strategy.summary_of, None
+        if self._record is not None:
+            self._record.end(step)
+            privacy = privacy_summary(self._blueprint, self._record.spending, step)
+        self._figures.finish(newest, tuple(summary_of(table) for table in self._strategy.tables), privacy)
         report: Report = self._figures.report("done")
         on_report(report)
         return report
 
+    def _is_spent(self, step: int) -> bool:
+        """Say whether a privacy budget does not last for a step; where it does, the step is noted as spent."""
+        if self._private is None or self._record is None:
+            return False
+        if step >= self._private.until_step:
+            return True
+        self._record.begin(step)
+        return False
+
     def _step(self, step: int, batch: Batch) -> None:
         """Train on one batch."""
-        samples = self._group.samples_of(batch)
+        samples = self._group.samples_of(batch) if self._private is None else self._private.batch
         scale = 1.0 / max(1, samples) if self._blueprint.run.training.reduction == "mean" else 1.0
         factor = self._schedule(step)
         loss, scores = self._steps.compute(batch, step=step + 1, scale=scale, factor=factor)
         self._group.sum_dense(self._dense.gradients)
-        self._dense.take(scale=scale, factor=factor)
-        self._losses.add(loss, samples=batch.num_samples, step=step)
+        self._dense.take(step=step + 1, scale=scale, factor=factor)
+        self._losses.add(loss, samples=batch.num_samples if self._private is None else samples, step=step)
         self._figures.add_scores(scores, batch.labels)
 
     def _save(self, step: int, position: int) -> Path:
@@ -232,6 +254,7 @@ class Trainer:
                 samples=self._blueprint.samples,
                 fingerprint=Fingerprint.of(self._blueprint),
                 files=files,
+                spending=None if self._record is None else self._record.at(step),
             )
             newest = checkpoints.publish(partial, manifest)
             checkpoints.drop_old(self.folder, newest, self._blueprint.run.checkpoint.keep)

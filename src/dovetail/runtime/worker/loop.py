@@ -19,12 +19,15 @@ from torch import nn
 from dovetail.codecs.chooser import Decision
 from dovetail.data.source import Source
 from dovetail.errors import DovetailError
+from dovetail.privacy.keys import SAMPLING_KEY, read_secret
+from dovetail.runtime.folder import KEYS
 from dovetail.runtime.masking.masks import MaskKeys
 from dovetail.runtime.messages import Message, Reset, Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
 from dovetail.runtime.worker.compute.computer import Computer
 from dovetail.runtime.worker.compute.memory import MemoryBudget
+from dovetail.runtime.worker.compute.per_sample.clipped import ClippedGradients
 from dovetail.runtime.worker.compute.served_model import load_served_model
 from dovetail.runtime.worker.control import Control
 from dovetail.runtime.worker.dense.ring import RingSync
@@ -64,8 +67,11 @@ class WorkerLoop:
         sys.setswitchinterval(SWITCH_S)
         self._process, blueprint = process, process.blueprint
         training = blueprint.run.training
+        sampling_key = b"" if blueprint.private is None else read_secret(process.folder / KEYS, SAMPLING_KEY)
         model, cut = load_served_model(process, settings, source, own)
-        computer, idle = Computer(model), IdleTime()
+        private = blueprint.private
+        clipped = None if private is None else ClippedGradients(model, private.clip, process.log)
+        computer, idle = Computer(model, clipped), IdleTime()
         memory = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: computer.bytes_per_sample)
         self._inbox = Inbox(memory.most_at_once, undivided=training.batch_norm == "global")
         is_masked = blueprint.run.privacy.aggregation == "masked"
@@ -100,7 +106,7 @@ class WorkerLoop:
         )
         self._fetcher = Fetcher(
             blueprint,
-            Samples(blueprint, source),
+            Samples(blueprint, source, sampling_key=sampling_key),
             model,
             connect_to_servers(process, "fetch", compression, PinnedMemory(model.device)),
             self._dense,

@@ -15,6 +15,7 @@ from typing import Any
 
 from dovetail.data.files.formats import is_path
 from dovetail.errors import DovetailError
+from dovetail.privacy.keys import SAMPLING_KEY
 from dovetail.references import import_function
 from dovetail.runtime import checkpoint as checkpoints
 from dovetail.runtime.errors import TrainingError
@@ -30,6 +31,9 @@ def files_for(folder: Path, name: str, run: Run) -> dict[str, bytes]:
         found[f"{KEYS}/{key.name}"] = key.read_bytes()
     secret = f"{KEYS}/{name}{SECRET}"
     found[secret] = (folder / secret).read_bytes()
+    sampling = f"{KEYS}/{SAMPLING_KEY}"
+    if (folder / sampling).is_file():  # the key of noise is the servers' alone
+        found[sampling] = (folder / sampling).read_bytes()
     if (folder / FIXED).is_file():
         found[FIXED] = (folder / FIXED).read_bytes()
     return found | _newest_statistics(folder) | code_of(run)

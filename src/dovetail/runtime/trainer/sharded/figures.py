@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.figures import EVERY_S, Counted
-from dovetail.runtime.folder import TableSummary
+from dovetail.runtime.folder import PrivacySummary, TableSummary
 from dovetail.runtime.messages import Done, Report
 from dovetail.runtime.trainer.figures import TrainerFigures
 from dovetail.runtime.trainer.sharded.worker_group import Did, WorkerGroup
@@ -88,11 +88,11 @@ class FirstWorkerFigures(TrainerFigures):
         workers = tuple(self._figures.worker_status(name, "working") for name in self._names)
         return msgspec.structs.replace(super().report(state), workers=workers)
 
-    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...]) -> None:
+    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...], privacy: PrivacySummary | None = None) -> None:
         """Write what the run came to, with the rows of all workers."""
         self._group.settle()
         self.add_step(self._step, self._position, wait_s=0.0, data_s=0.0, losses=())
-        super().finish(checkpoint, _all_rows(self._group, tables))
+        super().finish(checkpoint, _all_rows(self._group, tables), privacy)
 
 
 class OtherWorkerFigures:
@@ -158,7 +158,7 @@ class OtherWorkerFigures:
             next_event=0,
         )
 
-    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...]) -> None:
+    def finish(self, checkpoint: Path, tables: tuple[TableSummary, ...], privacy: PrivacySummary | None = None) -> None:
         """Tell where the rows of this worker are."""
         self._group.settle()
         _all_rows(self._group, tables)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dovetail.data.batch import Batch
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.worker.compute.memory import saved_bytes
+from dovetail.runtime.worker.compute.per_sample.clipped import ClippedGradients
 from dovetail.runtime.worker.compute.served_model import ServedModel
 from dovetail.runtime.worker.rows.batch_rows import AheadRows, Fetch, Leaf
 from dovetail.runtime.worker.rows.pinned_memory import to_host
@@ -32,9 +33,9 @@ class Computed:
 class Computer:
     """Runs a whole model."""
 
-    def __init__(self, model: ServedModel) -> None:
-        """Keep what is computed."""
-        self.model = model
+    def __init__(self, model: ServedModel, clipped: ClippedGradients | None = None) -> None:
+        """Keep what is computed; gradients of single samples are `clipped` where somebody does that."""
+        self.model, self._clipped = model, clipped
         self.bytes_per_sample = 0.0
         """What a sample takes in memory, both ways; 0 before the first was computed."""
 
@@ -53,6 +54,9 @@ class Computer:
         """
         rows = self.model.rows
         rows.begin(ahead, fetch)
+        if self._clipped is not None:
+            loss_value, scores, found = self._clipped.compute(batch)
+            return Computed(found, finite(loss_value, where), scores)
         device = self.model.device
         with self.model.computing():
             loss, scores = self._forward(batch if device.type == "cpu" else batch.to(device, non_blocking=True), ahead)

@@ -25,6 +25,7 @@ from dovetail.runtime.model.stages import Cut, cuts_of
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.compute.compiled import can_compile, compiled, uncompiled
 from dovetail.runtime.worker.compute.low_precision import LossScale, LowParameters
+from dovetail.runtime.worker.compute.per_sample.rows import SampleRows
 from dovetail.runtime.worker.rows.batch_rows import BatchRows
 from dovetail.runtime.worker.rows.prefetch import KeyPrefetch
 from dovetail.runtime.worker.rows.table_layers import serve
@@ -60,7 +61,8 @@ class ServedModel:
         if precision != "float32":
             torch.set_float32_matmul_precision("high")
         self._schema = schema
-        self._sparse = sparse_modules(model)
+        self.tables = sparse_modules(model)
+        """The tables whose rows come from `rows`, by their numbers."""
         dense = dense_parameters(model)
         if only is not None:
             for name, parameter in dense:
@@ -71,7 +73,7 @@ class ServedModel:
         """Those that the vectors hold, in their order."""
         self._lay_out(precision)
         with torch.no_grad():
-            for table, each in enumerate(self._sparse):
+            for table, each in enumerate(self.tables):
                 for layer in each.layers:
                     serve(layer, self._source_of(table, layer))
             for parameter in model.parameters():
@@ -81,7 +83,7 @@ class ServedModel:
             for name, buffer in buffer_owner.named_buffers(recurse=False):
                 setattr(buffer_owner, name, buffer.to(device))
         blocks = model.blocks[: None if last is None else last + 1] if isinstance(model, LayerGraph) else None
-        self._prefetch = KeyPrefetch(self._sparse, blocks)
+        self._prefetch = KeyPrefetch(self.tables, blocks)
         self._batch: Batch | None = None
         self._norms = [norm for norm in norms_of(model) if norm.training] if normalises_alone else []
         """Those that a single sample is too little for."""
@@ -140,6 +142,11 @@ class ServedModel:
         with self._prefetch.learning(batch):
             return self.graph.outcome(batch)
 
+    def outcome_of_part(self, batch: Batch) -> tuple[Tensor, Any]:
+        """Return the same of samples of a batch whose outcome was asked for: what it looks up is known."""
+        self._batch = batch
+        return self.graph.outcome(batch)
+
     def _outcome_of_one(self, batch: Batch) -> tuple[Tensor, Any]:
         """Return the outcome of a single sample, which has no spread: it is normalised by the running statistics."""
         for norm in self._norms:
@@ -182,7 +189,7 @@ def load_served_model(
     has_part = cut is not None and (settings.stage > 0 or training.dense == "ring")
     served = ServedModel(
         model.train(),
-        BatchRows(blueprint.num_servers, device),
+        BatchRows(blueprint.num_servers, device) if blueprint.private is None else SampleRows(blueprint.num_servers),
         device,
         schema=source.schema,
         only=cut.names if cut is not None and has_part else None,

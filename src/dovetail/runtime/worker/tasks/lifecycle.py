@@ -70,9 +70,9 @@ class TaskLifecycle:
         self._pipeline = Pipeline(process, self._model) if process.blueprint.stages else None
         is_global = training.batch_norm == "global"
         self._norms = SyncBatchNorms(self._model, self._connections, process, wanted) if is_global else None
-        self._scores = counts_of(
-            process.blueprint.metrics, lambda: statistics_vector(self._model.graph), has_own=not is_global
-        )
+        self._is_private = process.blueprint.private is not None
+        metrics = () if self._is_private else process.blueprint.metrics
+        self._scores = counts_of(metrics, lambda: statistics_vector(self._model.graph), has_own=not is_global)
 
     def handle(self, message: Message) -> None:
         """Take in who holds the later stages, in the control thread."""
@@ -209,6 +209,9 @@ class TaskLifecycle:
     def _count(self, fetched: FetchedBatch, computed: Computed) -> None:
         """Add what came of a micro-batch to its task and to the figures."""
         task = fetched.micro_batch.task
+        if self._is_private:  # how many samples a step drew, and what they came to, is nobody's to know
+            task.samples += fetched.micro_batch.last - fetched.micro_batch.first
+            return
         task.samples += fetched.batch.num_samples
         task.loss += computed.loss
         if self._scores is not None and computed.scores is not None:

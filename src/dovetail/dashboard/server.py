@@ -1,0 +1,73 @@
+"""The dashboard as a server of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.dashboard.things import Things
+from dovetail.errors import DovetailError, MissingExtraError
+
+HERE = ("127.0.0.1", "localhost", "::1")
+END_S = 3
+"""How long streams may take to end with the server."""
+
+
+def serve_dashboard(
+    things: Things,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8420,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; `tell` hears its address.
+
+    Whoever reaches the port may look, and a token is asked for by the daemon alone: `host` is this machine's own unless
+    others are to look.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra
+
+        from dovetail.dashboard.app import DashboardApp  # noqa: PLC0415 - needs the same extra
+        from dovetail.dashboard.guard import PageGuard  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"what `dovetail dashboard` needs ({error.name})", extra="dashboard") from None
+    listening = _listen(host, port)
+    dashboard = DashboardApp(things)
+    server: Any = uvicorn.Server(
+        uvicorn.Config(
+            PageGuard(dashboard.app(), names=[host.lower()]),
+            ws="none",
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=END_S,
+        )
+    )
+    dashboard.is_closing = lambda: bool(server.should_exit)
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - how it is shown
+    tell(f"look at http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}")
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        dashboard.close()
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise DovetailError(
+            f"{host}:{port}: {error.strerror}", hint="give another --port; 0 takes a free one"
+        ) from None
+    return listening

@@ -1,0 +1,40 @@
+"""What a task may take: its time, after which it is given up, and its place in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dovetail.dashboard import task_runner
+from dovetail.dashboard.task_runner import TaskRunner
+from dovetail.dashboard.tasks import Task
+from dovetail.errors import DovetailError
+from tests.dashboard.served import PROBLEM
+
+PLAN = Task(do="plan", file=str(PROBLEM), name="p")
+
+
+@pytest.fixture
+def runner() -> Iterator[TaskRunner]:
+    found = TaskRunner(0.2)
+    yield found
+    found.close()
+
+
+def test_a_task_past_its_time_is_given_up_and_the_next_one_is_done(runner: TaskRunner) -> None:
+    runner.do(PLAN)  # the first one has time for what is compiled once
+    with pytest.raises(DovetailError, match="longer than"):
+        runner.do(Task(do="plan", file=str(PROBLEM), name="p", method="rl"))  # it loads torch, which takes seconds
+
+    assert b'"optimal":true' in runner.do(PLAN)
+
+
+def test_more_tasks_than_may_wait_are_refused(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_runner, "MOST_WAITING", 2)
+    with ThreadPoolExecutor(6) as threads:  # the process takes a second to start: all six are there before it answers
+        asked = [threads.submit(runner.do, PLAN) for _ in range(6)]
+        refused = [each.exception() for each in asked]
+
+    assert [str(each) for each in refused if each is not None] == ["2 requests wait already"] * 4
