@@ -21,6 +21,7 @@ from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageWorkers
 from dovetail.runtime.dense.optimizer import check_groups, described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.masking.masks import check_installed
+from dovetail.runtime.masking.rounding import clip_before_rounding
 from dovetail.runtime.model.batch_norm import with_norms
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.dry_run import dry_run
@@ -81,6 +82,8 @@ def resolve(
         check_groups(blueprint)
         if run.privacy.aggregation == "masked":
             _check_no_step_of_one(blueprint)
+            if run.privacy.clip is not None:
+                clip_before_rounding(blueprint, run.privacy.clip)
         check_rows(blueprint)
     except BaseException:
         remove_private_folder(private)

@@ -22,6 +22,7 @@ from dovetail.errors import DovetailError
 from dovetail.privacy.keys import SAMPLING_KEY, read_secret
 from dovetail.runtime.folder import KEYS
 from dovetail.runtime.masking.masks import MaskKeys
+from dovetail.runtime.masking.rounding import clip_before_rounding
 from dovetail.runtime.messages import Message, Reset, Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
@@ -70,7 +71,8 @@ class WorkerLoop:
         sampling_key = b"" if blueprint.private is None else read_secret(process.folder / KEYS, SAMPLING_KEY)
         model, cut = load_served_model(process, settings, source, own)
         private = blueprint.private
-        clipped = None if private is None else ClippedGradients(model, private.clip, process.log)
+        clip = 0.0 if private is None else clip_before_rounding(blueprint, private.clip)
+        clipped = None if private is None else ClippedGradients(model, clip, process.log)
         computer, idle = Computer(model, clipped), IdleTime()
         memory = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: computer.bytes_per_sample)
         self._inbox = Inbox(memory.most_at_once, undivided=training.batch_norm == "global")

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.masking.fixed_point import LIMBS, FixedPoint, Words, loss_words
 from dovetail.runtime.masking.masks import MaskKeys
+from dovetail.runtime.masking.rounding import most_members
 from dovetail.runtime.messages import Agree, MaskedPush, MaskKey, Push
 from dovetail.runtime.process import Process
 from dovetail.runtime.worker.links.servers import ServerConnections, Wanted
@@ -30,6 +32,7 @@ class MaskedPusher:
         self._widths = [table.width for table in blueprint.tables]
         self._parts = [blueprint.dense_slice(number) for number in range(blueprint.num_servers)]
         self._reach = blueprint.mask_reach
+        self._most = None if blueprint.private is None else most_members(blueprint)
         self._task: Task | None = None
         self._rows: RowGradients = []
         self._has_said = False
@@ -43,6 +46,11 @@ class MaskedPusher:
             return
         rows, self._rows, self._task = self._rows, [], None
         members = task.assign.masks
+        if self._most is not None and len(members) > self._most:
+            raise TrainingError(
+                f"{len(members)} workers take part, and samples are clipped for {self._most}",
+                hint="have fewer join, or begin with as many in the run file",
+            )
         self._keys.begin(message.generation, message.step, members)
         agree = Agree(
             generation=message.generation,
