@@ -3,13 +3,17 @@
     python benchmarks/promise.py                                   # ctr-dnn, here
     python benchmarks/promise.py --models ctr-dnn,own --seconds 8 --batch 8192 --rows 1000000
     python benchmarks/promise.py --layouts "one process,sharded"   # those whose names hold a word
-    python benchmarks/promise.py --models ctr-dnn --out promise.json
+    python benchmarks/promise.py --models ctr-dnn,dlrm,two-tower,own --seconds 3 --out promise.json
+    python benchmarks/promise.py --hosts                           # three namespaces over SSH, as root
 
 For each model: it is profiled as `dovetail run` does it, the fastest plan is made, and then the chosen layout and up to
 eight plain ones are really run, each anew: one process on the cores and on a GPU, servers with one worker and with
-several, workers that own the rows, two stages where there are two types. What a layout does is seen over `--seconds`
-after its first steps. Prints what each was predicted to do and did; then the regret (the chosen one's speed over the
-best), the median and worst error, and Kendall's tau of the order. `own` is a module of this file.
+several, workers that own the rows, two stages. Those of more processes than there are cores take turns, and are run and
+priced all the same. What a layout does is seen over `--seconds` in which its pace holds. With `--hosts`, workers are on
+three hosts of two types, over SSH, and layouts are servers with workers of each, and stages over both.
+
+Prints what each was predicted to do and did; then the regret (the chosen one's speed over the best), the median and
+worst error, and Kendall's tau of the order; at the end those of all models. `own` is a module of this file.
 """
 
 from __future__ import annotations
@@ -17,10 +21,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +39,12 @@ from torch import Tensor, nn
 from dovetail.cost import evaluate
 from dovetail.errors import DovetailError
 from dovetail.orchestrate.choosing import planned_for
+from dovetail.orchestrate.hosts import profiled_on
 from dovetail.orchestrate.profiling import profiled_here
 from dovetail.orchestrate.run_files import model_run
 from dovetail.orchestrate.short_runs import short_run
 from dovetail.planner.demands import Demands
+from dovetail.runtime.launch.hosts.fleet import Fleet, fleet_of
 from dovetail.runtime.planned.from_plan import Machine, layout_in_words, placed
 from dovetail.spec import Place, Plan, Problem, Stage
 from dovetail.spec.run import Run
@@ -97,18 +106,47 @@ def plain_layouts(problem: Problem, machine: Machine) -> Iterator[Layout]:
     yield Layout("a server, a worker on cpu", "servers", whole(cpu, 1), servers=1, readers=1)
     several = max(2, (cores - 2) // 2)
     yield Layout(f"a server, {several} workers on cpu", "servers", whole(cpu, several), servers=1, readers=several)
+    if gpu is None:
+        yield Layout("two servers, a worker on cpu", "servers", whole(cpu, 1), servers=2, readers=1)
+        yield Layout("two servers, two workers on cpu", "servers", whole(cpu, 2), servers=2, readers=2)
     if gpu is not None:
         yield Layout("a server, a worker on gpu", "servers", whole(gpu, 1), servers=1, readers=1)
     if cores > 1:
         yield Layout("sharded over 2 workers", "sharded", whole(cpu, 2))
     tables = [number for number, layer in enumerate(problem.layers) if layer.kind == "embedding"]
-    if gpu is not None and tables and tables[-1] < last:
-        cut = tables[-1]
-        stages = (
-            Stage(resource=cpu, first_layer=0, last_layer=cut, units=max(1, cores // 4)),
-            Stage(resource=gpu, first_layer=cut + 1, last_layer=last, units=1),
-        )
-        yield Layout("two stages: rows on cpu, rest on gpu", "servers", stages, servers=1, readers=max(1, cores // 4))
+    if tables and tables[-1] < last:
+        units, rest = max(1, cores // 4), gpu or cpu
+        stages = two_stages(tables[-1], last, (cpu, units), (rest, 1))
+        yield Layout(f"two stages: rows on cpu, rest on {rest}", "servers", stages, servers=1, readers=units)
+
+
+def two_stages(cut: int, last: int, one: tuple[str, int], other: tuple[str, int]) -> tuple[Stage, ...]:
+    """Return two stages on units of types, cut behind a layer."""
+    return (
+        Stage(resource=one[0], first_layer=0, last_layer=cut, units=one[1]),
+        Stage(resource=other[0], first_layer=cut + 1, last_layer=last, units=other[1]),
+    )
+
+
+def layouts_on_hosts(problem: Problem, _: Machine) -> Iterator[Layout]:
+    """Yield eight layouts over hosts of two types, whose servers are on the machine that launches."""
+    last = len(problem.layers) - 1
+    first, second = sorted({name for layer in problem.layers for name in layer.on})
+    for name, units, servers in [
+        (first, 1, 1),
+        (first, 2, 1),
+        (second, 1, 1),
+        (second, 2, 1),
+        (second, 4, 1),
+        (second, 2, 2),
+    ]:
+        stages = (Stage(resource=name, first_layer=0, last_layer=last, units=units),)
+        yield Layout(f"{servers} servers, {units} workers on {name}", "servers", stages, servers=servers)
+    tables = [number for number, layer in enumerate(problem.layers) if layer.kind == "embedding"]
+    for one, other in ((first, second), (second, first)):
+        if tables and tables[-1] < last:
+            stages = two_stages(tables[-1], last, (one, 1), (other, 1))
+            yield Layout(f"two stages: rows on {one}, rest on {other}", "servers", stages, servers=1)
 
 
 def plan_of(problem: Problem, layout: Layout) -> Plan:
@@ -133,7 +171,7 @@ def key_of(plan: Plan) -> tuple[Any, ...]:
 # -- one model ---------------------------------------------------------------------------------------------------------
 
 
-def of_model(name: str, given: argparse.Namespace) -> dict[str, Any]:
+def of_model(name: str, given: argparse.Namespace, fleet: Fleet | None = None) -> dict[str, Any]:
     """Return what was predicted of each layout of a model, and what it did."""
     rows = {} if name == "two-tower" else {"num_rows": given.rows}
     run = model_run(
@@ -145,13 +183,14 @@ def of_model(name: str, given: argparse.Namespace) -> dict[str, Any]:
         batch=given.batch,
         seed=0,
     )
-    machine, begun_s = Machine.this(), time.monotonic()
-    problem = profiled_here(run, machine, tell=say)
+    machine, begun_s = Machine.this() if fleet is None else fleet.machine, time.monotonic()
+    run = run if fleet is None else fleet.settled(run)
+    problem = profiled_here(run, machine, tell=say) if fleet is None else profiled_on(fleet, run, tell=say)
     profiled_s = time.monotonic() - begun_s
     chosen = planned_for(problem, Demands(), tell=say)
     plans: list[tuple[str, Plan]] = [("chosen", chosen)]
     refused: list[dict[str, str]] = []
-    for layout in plain_layouts(problem, machine):
+    for layout in (plain_layouts if fleet is None else layouts_on_hosts)(problem, machine):
         if not any(word in layout.name for word in given.layouts):
             continue
         try:
@@ -165,19 +204,23 @@ def of_model(name: str, given: argparse.Namespace) -> dict[str, Any]:
             plans.append((layout.name, plan))
     found = []
     for label, plan in plans:
-        row = measured(label, plan, run, problem, machine, given.seconds)
+        row = measured(label, plan, run, problem, machine, given.seconds, fleet)
         (refused if "why" in row else found).append(row)
     return {"model": name, "profiled_s": profiled_s, "layouts": found, "refused": refused, **summary(found)}
 
 
-def measured(label: str, plan: Plan, run: Run, problem: Problem, machine: Machine, seconds: float) -> dict[str, Any]:
+def measured(
+    label: str, plan: Plan, run: Run, problem: Problem, machine: Machine, seconds: float, fleet: Fleet | None
+) -> dict[str, Any]:
     """Return what a layout was predicted to do and did, or why it did not run."""
     try:
         # A plain layout that takes a core more than there is runs all the same: its threads take turns.
         planned = placed(run, msgspec.structs.replace(plan, cores=None), problem, machine)
         words = layout_in_words(planned)
         say(f"running {label}: {words} ...")
-        seen = short_run(planned.run, problem.training.batch, seconds=seconds, limit_s=seconds + STARTING_S)
+        seen = short_run(
+            planned.run, problem.training.batch, seconds=seconds, limit_s=seconds + STARTING_S, fleet=fleet
+        )
     except DovetailError as error:
         return {"layout": label, "why": str(error)}
     finally:
@@ -193,6 +236,7 @@ def measured(label: str, plan: Plan, run: Run, problem: Problem, machine: Machin
         "measured_samples_per_s": rate,
         "ratio": rate / plan.samples_per_s,
         "spread": seen.error,
+        "holds": seen.holds,
         "cores_busy": seen.cores,
         "cost_per_hour": plan.cost_per_hour,
     }
@@ -260,17 +304,51 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--rows", type=int, default=100_000, help="of the tables, over all slots")
     parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--hosts", action="store_true", help="workers on three namespaces over SSH, as root")
     parser.add_argument("--out", type=Path, help="write everything as JSON")
     given = parser.parse_args()
     given.layouts = given.layouts.split(",")
-    found = []
-    for name in given.models.split(","):
-        found.append(of_model(name, given))
-        print_model(found[-1])
-        if given.out is not None:
-            here = Machine.this()
-            machine = {"cores": here.cores, "gpus": here.gpus}
-            given.out.write_text(json.dumps({"machine": machine, "batch": given.batch, "models": found}, indent=1))
+    begun_s = time.monotonic()
+    with ExitStack() as things:
+        fleet = things.enter_context(on_hosts()) if given.hosts else None
+        here = Machine.this() if fleet is None else fleet.machine
+        machine, found = {"cores": here.cores, "gpus": here.gpus}, []
+        for name in given.models.split(","):
+            found.append(of_model(name, given, fleet))
+            print_model(found[-1])
+            if given.out is not None:
+                given.out.write_text(json.dumps({"machine": machine, "batch": given.batch, "models": found}, indent=1))
+    print_all(found, time.monotonic() - begun_s)
+
+
+@contextmanager
+def on_hosts() -> Iterator[Fleet]:
+    """Have three hosts, namespaces that SSH reaches: one of a type, two of another."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.runtime.launch.hosts.ssh_hosts import Machines, three_machines
+
+    with tempfile.TemporaryDirectory() as folder, three_machines(Path(folder)) as machines:
+        first, *others = machines.file.hosts
+        types = [msgspec.structs.replace(host, type="cpu-2") for host in others]
+        file = msgspec.structs.replace(machines.file, hosts=[first, *types])
+        named = Machines(machines.hosts, machines.servers, machines.folder, machines.runs, file)
+        with fleet_of(str(named.write())) as fleet:
+            yield fleet
+
+
+def print_all(found: Sequence[dict[str, Any]], seconds: float) -> None:
+    """Print what all models come to."""
+    rows = [row for each in found for row in each["layouts"]]
+    if not rows:
+        return
+    errors = [abs(row["predicted_samples_per_s"] / row["measured_samples_per_s"] - 1) for row in rows]
+    regrets = [each["regret"] for each in found if each.get("regret") is not None]
+    taus = [each["kendalls_tau"] for each in found if each.get("kendalls_tau") is not None]
+    print(f"\nall in {seconds / 60:.1f} min: {len(rows)} layouts of {len(found)} models")
+    print(
+        f"worst regret {min(regrets, default=math.nan):.2f}; error median {statistics.median(errors):.1%}, "
+        f"worst {max(errors):.1%}; least Kendall's tau {min(taus, default=math.nan):.2f}"
+    )
 
 
 if __name__ == "__main__":

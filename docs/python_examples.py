@@ -23,9 +23,7 @@ def run():
     import dovetail
 
     if __name__ == "__main__":  # it starts processes, which import this file
-        found = dovetail.run(
-            "first_training.py:MyModel", "clicks.parquet", folder="runs/planned", samples=4_000, batch=500
-        )
+        found = dovetail.run("first_training.py:MyModel", "clicks.parquet", samples=4_000, batch=500)
         print(found)
 
 

@@ -159,3 +159,25 @@ def test_tables_in_memory_are_taken_as_they_are_computed_with_and_by_what_is_sai
     assert source.schema.dense == ("size",)
     assert [slot.name for slot in source.schema.slots] == ["colour", "size_x_colour"]
     assert [field.name for field in source.schema.fields] == ["tokens"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("dense", "prise"), ("slots", "colours"), ("fields", "vectors")])
+def test_a_misspelt_column_is_named_before_the_transform_that_it_leaves_unread(path, kind, name):
+    options = {"dense": ["price"], "slots": ["colour"], "fields": ["vector"], "transforms": ["price = log(price)"]}
+    options |= {kind: [name]} if kind == "dense" else {kind: [name], "dense": ["cost"]}
+
+    with pytest.raises(DataError, match=f"has no column `{name}`") as caught:
+        load_data("parquet", path=path, **options)
+
+    assert caught.value.hint.startswith("did you mean")
+
+
+def test_an_empty_file_and_an_empty_folder_are_called_so(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(DataError, match="has no columns") as caught:
+        load_data("csv", path=str(tmp_path / "empty.csv"))
+    assert "is it empty" in caught.value.hint
+    with pytest.raises(DataError, match=r"the folder `.*folder` has no files in it"):
+        load_data("parquet", path=str(tmp_path / "folder"))

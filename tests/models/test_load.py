@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.data import Clicks, load_data
+from dovetail.data import Clicks, Schema, load_data
 from dovetail.models import Block, LayerGraph, ModelError, as_graph, initialise, load_model
 from tests.models.makers import ALL_MODELS, make_batch, make_model
 
@@ -301,3 +301,10 @@ def test_models_that_are_not_there_are_refused_with_a_way_out(own, name, options
         load_model(name.format(own=own), **options)
 
     assert caught.value.hint
+
+
+def test_a_model_with_a_table_refuses_data_without_categories_and_says_what_to_name():
+    with pytest.raises(ModelError, match="these data have no slots") as caught:
+        load_model("ctr-dnn", schema=Schema(dense=("x",)))
+
+    assert "slots=" in caught.value.hint

@@ -142,6 +142,12 @@ def test_where_nothing_fits_the_error_says_what_is_missing_with_the_values(
     assert hint in caught.value.hint
 
 
+def test_rows_that_may_only_be_where_nothing_was_measured_fit_nowhere_and_that_is_said() -> None:
+    with pytest.raises(NoPlanError, match="no layout fits") as caught:
+        cheapest(problem(beside=msgspec.structs.replace(BESIDE, places=("sharded",))))
+    assert "allow more `places` of rows than sharded" in caught.value.hint
+
+
 def test_what_the_error_says_would_do_does() -> None:
     with pytest.raises(NoPlanError) as caught:
         cheapest(problem(floor=600.0))

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from torch import nn
+from typer.testing import CliRunner
 
+from dovetail.cli.main import app
 from dovetail.data import Clicks
-from dovetail.errors import DovetailError
-from dovetail.models import SlotEmbedding
+from dovetail.errors import DovetailError, SpecError
+from dovetail.models import ModelError, SlotEmbedding
 from dovetail.runtime import TrainingError, resume, train
 from dovetail.runtime.finished.result import RunPace
 from dovetail.runtime.messages import Report
@@ -249,3 +252,36 @@ def test_a_loss_of_ones_own_trains(tmp_path):
     result = train(Tiny(), DATA, folder=tmp_path / "run", loss=per_sample_loss, workers=1, samples=2000, batch=100)
 
     assert 0.0 < result.loss < 1.0
+
+
+def test_one_process_and_several_workers_exclude_each_other(tmp_path):
+    with pytest.raises(SpecError, match="which is one process"):
+        train(Tiny(), DATA, folder=tmp_path / "run", workers=2, table={"place": "local"}, **SMALL)
+
+    for words in (["--workers", "2"], ["--servers", "1"], ["--mode", "async"]):
+        done = CliRunner().invoke(app, ["train", "ctr-dnn", "--table", "local", *words, "--out", str(tmp_path / "run")])
+        assert done.exit_code == 1
+        assert f"error: --table local is one process, and {' '.join(words)} asks for several" in done.stderr
+        assert "hint:" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_floats_among_ids_are_told_how_to_be_whole(tmp_path):
+    frame = pa.table({"label": [0, 1] * 20, "past": pa.array([[1.0, None, 2.0]] * 40, pa.list_(pa.float64()))})
+    options = {"fields": ["past"]}
+
+    with pytest.raises(ModelError, match="scalar types: Long, Int") as caught:
+        train(Past(), frame, data_options=options, folder=tmp_path / "run", batch=10)
+    result = train(Past(), frame, data_options=options | {"whole": ["past"]}, folder=tmp_path / "run", batch=10)
+
+    assert "whole=['past'] (an option of the data)" in caught.value.hint
+    assert result.samples == 40
+
+
+class Past(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Embedding(5, 1)
+
+    def forward(self, past):
+        return self.items(past).sum(1)[:, 0]

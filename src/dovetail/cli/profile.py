@@ -48,13 +48,20 @@ def profile(
     min_samples_per_s: Annotated[float, typer.Option(help="The throughput floor to write down.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the model's initial values and generated data.")] = 0,
     short_runs_s: ShortRuns = 30.0,
+    place: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Measure and plan only layouts with their rows there: `local`, `servers`, `sharded`; absent: all.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the problem as one JSON object.")] = False,
 ) -> None:
     """Measure forward, backward and update of every layer, its traffic and its memory, and what runs beside them."""
     with errors_shown(as_json=as_json):
         import msgspec
 
-        from dovetail.orchestrate.commands import measured_profile
+        from dovetail.orchestrate.commands import checked_places, measured_profile
         from dovetail.spec import write_problem
 
         found = measured_profile(
@@ -73,6 +80,7 @@ def profile(
             min_samples_per_s=min_samples_per_s,
             seed=seed,
             short_runs_s=short_runs_s,
+            places=checked_places(place or []),
             tell=say,
         )
         if out is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.errors import DovetailError
 from dovetail.orchestrate.run_files import alike_workers, is_run_file, read_run
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def find_run(
         check_trusted(resume, run, trust=trust)
     else:
         run = read_run(word or "")
+    _check_one_process(settings, workers)
     other = settings.get("data.name", data)
     settings = {key: value for key, value in settings.items() if key != "data.name"}
     if other is not None and other != run.data.name:
@@ -52,6 +54,22 @@ def find_run(
     if workers is not None:
         settings = {**settings, "worker": alike_workers(run, workers)}
     return with_settings(run, settings, place=FLAGS) if settings else run
+
+
+def _check_one_process(settings: dict[str, Any], workers: int | None) -> None:
+    """Refuse several processes, or a mode of several, where one is asked for too."""
+    asked = {
+        f"--workers {workers}": (workers or 1) > 1,
+        f"--servers {settings.get('servers.count')}": "servers.count" in settings,
+        f"--mode {settings.get('training.mode')}": settings.get("training.mode", "sync") != "sync",
+    }
+    place = settings.get("table.place")
+    if place in ("local", "device") and any(asked.values()):
+        raise DovetailError(
+            f"--table {place} is one process, and {' '.join(word for word, is_so in asked.items() if is_so)} asks for "
+            "several",
+            hint="leave one of them away: rows of several workers lie on servers, or with --table sharded on them",
+        )
 
 
 def says_dense(word: str | None, settings: dict[str, Any]) -> bool:

@@ -62,6 +62,12 @@ class SlotEmbedding(nn.Module):
         """Make the table; its values come from `initialise`."""
         super().__init__()
         last_slot = num_slots if last_slot is None else last_slot
+        if not num_slots:
+            raise ModelError(
+                "the model looks up categories, and these data have no slots",
+                hint="name columns of text or whole numbers: slots=[...] (data_options, --data-option slots=a,b), or "
+                "choose a model without tables",
+            )
         if min(num_rows, width) < 1 or not 0 <= first_slot < last_slot <= num_slots:
             raise ModelError(
                 f"an embedding has {num_rows} rows of {width} for slots {first_slot} to {last_slot} of {num_slots}",

@@ -50,13 +50,16 @@ LEAST_S = 2.0
 STEADY_PART = 0.5
 """Of a part's time that is measured over; the rest is starting, and what is left goes to the parts after it."""
 MOST_SHARES = 2.5
-"""Of a part's time that it may take where it has not begun to step by then."""
+"""Of a part's time that it may take where its pace does not hold by then."""
+MOST_OF_LEFT = 0.5
+"""And of what is left for all: where steps are long, one layout that was seen says more than four that were not."""
 READ_S = 1.5
 MOST_READS = 30
 SPARE_CORE = 0.25
 """Of a core that a process may take beyond a whole number of them before it is given another."""
 LEAST_CLIENT_S = 1e-6
 WORKER = "worker"
+PLACES: tuple[Place, ...] = ("local", "servers", "sharded")
 AT_HAND = ("cpu", "gpu")
 """What the types of this machine are called."""
 SAY_EVERY_S = 5.0
@@ -149,12 +152,14 @@ class BesideMeasurer:
         machine: Machine,
         *,
         seconds: float = MOST_S,
+        places: Sequence[Place] = PLACES,
         choose: Choose | None = None,
         tell: Tell = quietly,
     ) -> None:
         """Get ready to measure for the problem's batch, on those of its types that this machine has.
 
-        `choose` says which plan would be run by what is known; without it, none is tried.
+        Only layouts with their rows in one of `places` are measured. `choose` says which plan would be run by what is
+        known; without it, none is tried.
         """
         run = msgspec.structs.replace(with_named_data(run), stages=[])
         self._run = with_memory_for_rows(run, problem.layers, machine.memory_bytes)
@@ -165,7 +170,7 @@ class BesideMeasurer:
         self._is_all_here = len(here) == len(problem.resources)
         self._cpu = kinds.get("cpu")
         self._gpu = kinds.get("gpu") if machine.gpus else None
-        self._found, self._choose = _Found(), choose
+        self._found, self._choose, self._places = _Found(), choose, tuple(places)
         self._looks: dict[LayoutKey, list[ShortRun]] = {}
         self._parts = self._all_parts()
         self._allowance = Allowance(seconds, [part.weight for part in self._parts])
@@ -196,6 +201,7 @@ class BesideMeasurer:
             server_core_s=found.server_core_s,
             client_s=found.client_s,
             client_parallel=found.client_parallel,
+            places=self._places,
             wholes=tuple(with_fed_units(whole, found.host_cores) for whole in with_those_between(found.wholes)),
         )
         machines = (machine_here(self._machine, self._problem),) if self._is_all_here else ()
@@ -205,27 +211,31 @@ class BesideMeasurer:
         """Return what is measured: what plans most depend on first. Kernels for a GPU compile, processes start."""
         cores, parts = self._machine.cores, [_Part("reading", self._read, weight=1.0, least_s=0.0)]
         has_cpu, has_gpu = self._cpu is not None, self._gpu is not None
+        local, served, sharded = (place in self._places for place in PLACES)
 
         def threads(count: int) -> _Part:
             words = f"one process on {count} core{'s' * (count != 1)}"
             return _Part(words, partial(self._local, on_gpu=False, threads=count), weight=1.5)
 
-        if has_gpu:
+        if has_gpu and local:
             parts.append(_Part("one process on a GPU", partial(self._local, on_gpu=True), weight=4.0))
-        if has_cpu:
+        if has_cpu and local:
             parts.append(threads(cores))
+        if has_cpu and served:
             parts.append(_Part("a server and a worker on a core", partial(self._servers, on_gpu=False), weight=3.0))
-        if has_gpu:
+        if has_gpu and served:
             parts.append(_Part("a server and a worker on a GPU", partial(self._servers, on_gpu=True), weight=3.0))
-        if has_cpu and cores > 1:
+        if has_cpu and local and cores > 1:
+            parts.append(threads(1))
+        if has_cpu and served and cores > 1:
             several = several_workers(cores)
             words = f"a server and {several} workers on a core each"
-            parts.append(threads(1))
             parts.append(_Part(words, partial(self._servers, on_gpu=False, workers=several), weight=3.0))
+        if has_cpu and sharded and cores > 1:
             for count in sorted({2, max(2, cores // 2)}):
                 words = f"{count} workers that own the rows"
                 parts.append(_Part(words, partial(self._sharded, workers=count), weight=2.0))
-        if has_cpu and cores // 4 > 1:
+        if has_cpu and local and cores // 4 > 1:
             parts.append(threads(cores // 4))
         if self._choose is not None and self._is_all_here:
             parts.append(_Part("what the planner would choose", self._try_chosen, weight=4.0))
@@ -364,7 +374,8 @@ class BesideMeasurer:
     # -- what they have in common --------------------------------------------------------------------------------------
 
     def _short(self, words: str, run: Run, share_s: float) -> ShortRun | None:
-        most_s = min(MOST_SHARES * share_s, self._allowance.left_s)
+        left_s = self._allowance.left_s
+        most_s = min(left_s, max(MOST_SHARES * share_s, MOST_OF_LEFT * left_s))
         found = short_run(run, self._batch, seconds=STEADY_PART * share_s, limit_s=share_s, most_s=most_s)
         if found is None:
             self._tell(f"{words}: no two steps were done in {most_s:.0f} s")

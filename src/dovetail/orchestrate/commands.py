@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dovetail.scheduler.policy import Policy
     from dovetail.simulator.knowledge import KnowledgeName
     from dovetail.simulator.metrics import Outcome
+    from dovetail.spec import Place
     from dovetail.spec.plan import Plan
     from dovetail.spec.problem import Problem
     from dovetail.spec.workload import Workload
@@ -102,11 +103,13 @@ def profile(
     min_samples_per_s: float = 0.0,
     seed: int = 0,
     short_runs_s: float = 30.0,
+    places: Sequence[Place] = ("local", "servers", "sharded"),
     tell: Tell = _quietly,
 ) -> Problem:
     """Measure a model on this machine, and return the problem that `plan` takes.
 
-    Beside the layers, that is what runs beside them, and layouts as a whole, for which short runs have `short_runs_s`.
+    Beside the layers, that is what runs beside them, and layouts as a whole, for which short runs have `short_runs_s`;
+    only layouts with their rows in one of `places` are measured, and planned for.
 
     `resources` are types of the catalogue, such as "aws:g5.xlarge", that are estimated. Types of this machine stand
     beside them where `usd_per_hour` says what a unit of theirs costs. `samples` are those of the data unless said
@@ -128,8 +131,20 @@ def profile(
         min_samples_per_s=min_samples_per_s,
         seed=seed,
         short_runs_s=short_runs_s,
+        places=places,
         tell=tell,
     ).problem
+
+
+PLACES: tuple[Place, ...] = ("local", "servers", "sharded")
+
+
+def checked_places(words: Sequence[str]) -> tuple[Place, ...]:
+    """Return where rows may be, as people say it; all places for no words."""
+    for word in words:
+        if word not in PLACES:
+            raise SpecError(f"--place is `{word}`", hint=f"rows may be: {', '.join(PLACES)}")
+    return tuple(place for place in PLACES if place in words) or PLACES
 
 
 def measured_profile(
@@ -149,10 +164,11 @@ def measured_profile(
     min_samples_per_s: float,
     seed: int,
     short_runs_s: float,
+    places: Sequence[Place],
     tell: Tell,
 ) -> Profile:
     """Return what `profile` measures, layer by layer, with the problem that follows."""
-    from dovetail.orchestrate.beside import BesideMeasurer  # noqa: PLC0415
+    from dovetail.orchestrate.beside import BesideMeasurer, said_to_go_on  # noqa: PLC0415
     from dovetail.orchestrate.choosing import chosen_by  # noqa: PLC0415
     from dovetail.orchestrate.profiling import (  # noqa: PLC0415 - torch, when it is called
         buses_of,
@@ -197,29 +213,30 @@ def measured_profile(
         )
     begun_s = time.monotonic()
     network = network_speed(network_gb_per_s, tell=tell)
-    found = measure(
-        request,
-        training=Training(
-            samples=samples or request.num_samples() or SAMPLES, batch=batch, min_samples_per_s=min_samples_per_s
-        ),
-        at_hand=at_hand,
-        elsewhere=elsewhere,
-        links=links_between(at_hand, elsewhere, network, tell=tell),
-        network_bytes_per_s=network.bytes_per_s,
-        num_workers=workers,
-        row_cache_batches=row_cache,
-        buses=buses,
-        seconds=layers_s(short_runs_s),
-        say=lambda message: tell(f"{message} ..."),
-    )
-    if elsewhere:
-        servers = 0 if at_hand and short_runs_s else 1  # cores of types at hand pay for servers then
-        found = replace(found, problem=_with_first_node(found.problem, resources, servers, tell=tell))
+    with said_to_go_on("measuring layers", tell):
+        found = measure(
+            request,
+            training=Training(
+                samples=samples or request.num_samples() or SAMPLES, batch=batch, min_samples_per_s=min_samples_per_s
+            ),
+            at_hand=at_hand,
+            elsewhere=elsewhere,
+            links=links_between(at_hand, elsewhere, network, tell=tell),
+            network_bytes_per_s=network.bytes_per_s,
+            num_workers=workers,
+            row_cache_batches=row_cache,
+            buses=buses,
+            seconds=layers_s(short_runs_s),
+            say=lambda message: tell(f"{message} ..."),
+        )
+        if elsewhere:
+            servers = 0 if at_hand and short_runs_s else 1  # cores of types at hand pay for servers then
+            found = replace(found, problem=_with_first_node(found.problem, resources, servers, tell=tell))
     if not short_runs_s or not at_hand:  # runs here say nothing of machines that are rented
         return found
     run, here = run_of_request(request, found.problem.training.samples), Machine.this()
     left_s, choose = left_of(short_runs_s, begun_s), chosen_by(Demands())
-    measurer = BesideMeasurer(run, found.problem, here, seconds=left_s, choose=choose, tell=tell)
+    measurer = BesideMeasurer(run, found.problem, here, seconds=left_s, places=places, choose=choose, tell=tell)
     return replace(found, problem=measurer.measure())
 
 

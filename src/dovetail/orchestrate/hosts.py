@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import msgspec
 
 from dovetail.errors import DovetailError, did_you_mean
+from dovetail.machine import cores
+from dovetail.orchestrate.beside import MOST_S, said_to_go_on
 from dovetail.orchestrate.profiling import checked_prices
 from dovetail.profiler.links import measure_link
 from dovetail.runtime.blueprint import Blueprint
@@ -23,7 +26,7 @@ from dovetail.runtime.launch.hosts.remote import RemoteHost
 from dovetail.runtime.launch.hosts.shipped_files import code_of
 from dovetail.runtime.planned.from_plan import Tell, quietly
 from dovetail.runtime.trust import check_trusted
-from dovetail.spec import Link, Problem
+from dovetail.spec import Beside, Link, Problem, ResourceType
 from dovetail.spec.run import Run
 
 PROFILE_S = 3600.0
@@ -32,6 +35,10 @@ EVALUATE_S = 24 * 3600.0
 """The longest that a host may take to try a run's model."""
 HERE = "here"
 START_S = 30.0
+LEAST_SHORT_RUNS_S = 10.0
+"""For the short runs of each type of host, however many types there are."""
+FREE_USD_PER_HOUR = 1e-9
+"""Of a core that is there anyway: a price has to be above zero."""
 
 
 def profiled_on(
@@ -40,16 +47,26 @@ def profiled_on(
     *,
     usd_per_hour: Mapping[str, float] | None = None,
     min_samples_per_s: float = 0.0,
+    short_runs_s: float = MOST_S,
     tell: Tell = quietly,
 ) -> Problem:
-    """Return the problem of a model on the types of these hosts, each with as many units as they have together."""
+    """Return the problem of a model on the types of these hosts, each with as many units as they have together.
+
+    What runs beside the layers is measured on each type too, by short runs that share `short_runs_s`.
+    """
     first: dict[str, RemoteHost] = {}
     for remote in fleet.remotes.values():
         first.setdefault(remote.line.host.type, remote)
     usd = checked_prices(usd_per_hour, first, hint=f"the hosts are of type {', '.join(first)}")
     links = measure_between(fleet, repeats=3, tell=tell)
     network = min(link["bytes_per_s"] for link in links)
-    found = {name: _profiled(remote, run, network, min_samples_per_s, tell) for name, remote in first.items()}
+    share_s = short_runs_s and max(LEAST_SHORT_RUNS_S, short_runs_s / len(first))
+    found = {}
+    for name, remote in first.items():
+        words = f"measuring {run.model.name} on {remote.name}, a host of type {name}"
+        tell(f"{words} ...")
+        with said_to_go_on(words, tell):
+            found[name] = _profiled(remote, run, network, min_samples_per_s, share_s)
     resources, whole = [], next(iter(found.values()))
     times: list[dict[str, Any]] = [{} for _ in whole.layers]
     for name, problem in found.items():
@@ -68,20 +85,67 @@ def profiled_on(
                 times[position][name] = layer.on[kind]
     layers = tuple(msgspec.structs.replace(layer, on=on) for layer, on in zip(whole.layers, times, strict=True))
     between = _links(fleet, list(first), links)
-    return msgspec.structs.replace(whole, resources=tuple(resources), layers=layers, links=between)
+    latency_s = max(link["latency_s"] for link in links)
+    beside = beside_on_hosts(found, {host.type: host.on_gpu for host in fleet.hosts}, latency_s=latency_s)
+    if beside is not None:
+        resources.append(launching_core(cores().num_usable, {each.name for each in resources}))
+    return msgspec.structs.replace(
+        whole, resources=tuple(resources), layers=layers, links=between, beside=beside, machines=()
+    )
+
+
+def beside_on_hosts(found: Mapping[str, Problem], on_gpu: Mapping[str, bool], *, latency_s: float) -> Beside | None:
+    """Return what runs beside the layers where workers are on hosts, from what a host of each type measured of it.
+
+    Servers are on the machine that launches: they take what the slowest host took. A worker reads in its own cores, so
+    that what it spends on rows has reading in it, and it takes no less than their bytes take over the network. A step
+    waits for a message there and back. None where a host measured nothing of the kind.
+    """
+    client_s: dict[str, float] = {}
+    shared: dict[str, float] = {}
+    server_s, step_s, micro_batch = 0.0, 0.0, None
+    for name, problem in found.items():
+        beside, kind = problem.beside, "gpu" if on_gpu[name] else "cpu"
+        if beside is None or beside.server_core_s is None or kind not in beside.client_s:
+            return None
+        bytes_s = sum(
+            layer.on[kind].comm_s for layer in problem.layers if layer.kind == "embedding" and kind in layer.on
+        )
+        client_s[name] = max(beside.client_s[kind] + beside.read_core_s, bytes_s)
+        if kind in beside.client_parallel:
+            part = beside.client_parallel[kind] * beside.client_s[kind] + beside.read_core_s
+            shared[name] = part / (beside.client_s[kind] + beside.read_core_s)
+        server_s, step_s = max(server_s, beside.server_core_s), max(step_s, beside.step_s)
+        micro_batch = beside.micro_batch
+    return Beside(
+        read_core_s=0.0,
+        micro_batch=micro_batch,
+        step_s=step_s + 2 * latency_s,
+        server_core_s=server_s,
+        client_s=client_s,
+        client_parallel=shared,
+        places=("servers",),
+    )
+
+
+def launching_core(num_cores: float, taken: Container[str]) -> ResourceType:
+    """Return a core of this machine as a type, on which no layer runs: servers take it, and it is paid for already."""
+    words = itertools.chain([HERE], (f"{HERE}-{number}" for number in itertools.count(2)))
+    name = next(word for word in words if word not in taken)
+    return ResourceType(name=name, kind="cpu", price_per_hour=FREE_USD_PER_HOUR, limit=max(1, int(num_cores)))
 
 
 def _profiled(
-    remote: RemoteHost, run: Run, network_bytes_per_s: float, min_samples_per_s: float, tell: Tell
+    remote: RemoteHost, run: Run, network_bytes_per_s: float, min_samples_per_s: float, short_runs_s: float
 ) -> Problem:
     """Return what a host measures of a model, on all that it has."""
-    tell(f"measuring {run.model.name} on {remote.name}, a host of type {remote.line.host.type} ...")
     remote.call(Bring(files=code_of(run)))
     words = [
         "profile",
         run.model.name,
         "--json",
-        "--short-runs-s=0",
+        f"--short-runs-s={short_runs_s}",
+        "--place=servers",
         f"--batch={run.training.batch}",
         f"--seed={run.training.seed}",
     ]

@@ -175,7 +175,12 @@ def run(
         else:
             chosen = fleet.settled(chosen)
             problem = profiled_on(
-                fleet, chosen, usd_per_hour=usd_per_hour, min_samples_per_s=min_samples_per_s, tell=tell
+                fleet,
+                chosen,
+                usd_per_hour=usd_per_hour,
+                min_samples_per_s=min_samples_per_s,
+                short_runs_s=short_runs_s,
+                tell=tell,
             )
         plan = planned_for(problem, demands, tell=tell)
         planned = placed(chosen, plan, problem, machine, dense=dense, tell=tell)

@@ -13,7 +13,7 @@ from dovetail.catalogue import users_catalogue
 from dovetail.errors import DovetailError
 from dovetail.machine import cores, memory
 from dovetail.models.recipe import RECIPES
-from dovetail.orchestrate.beside import MOST_S, BesideMeasurer
+from dovetail.orchestrate.beside import MOST_S, BesideMeasurer, said_to_go_on
 from dovetail.orchestrate.choosing import chosen_by
 from dovetail.planner.demands import Demands
 from dovetail.profiler.links import LinkSpeed, measure_device_copies, measure_loopback
@@ -57,22 +57,23 @@ def profiled_here(
         for each in types_at_hand(usd_per_hour)
     ]
     network = network_speed(None, tell=tell)
-    found = profile(
-        ProfileRequest(
-            model=run.model.name,
-            batch=batch,
-            model_options=run.model.options,
-            data=run.data.name,
-            data_options=run.data.options,
-            seed=run.training.seed,
-        ),
-        training=Training(samples=run.data.samples or batch, batch=batch, min_samples_per_s=min_samples_per_s),
-        at_hand=at_hand,
-        links=links_between(at_hand, [], network, tell=tell),
-        network_bytes_per_s=network.bytes_per_s,
-        seconds=layers_s(short_runs_s),
-        say=lambda message: tell(f"{message} ..."),
-    )
+    with said_to_go_on("measuring layers", tell):
+        found = profile(
+            ProfileRequest(
+                model=run.model.name,
+                batch=batch,
+                model_options=run.model.options,
+                data=run.data.name,
+                data_options=run.data.options,
+                seed=run.training.seed,
+            ),
+            training=Training(samples=run.data.samples or batch, batch=batch, min_samples_per_s=min_samples_per_s),
+            at_hand=at_hand,
+            links=links_between(at_hand, [], network, tell=tell),
+            network_bytes_per_s=network.bytes_per_s,
+            seconds=layers_s(short_runs_s),
+            say=lambda message: tell(f"{message} ..."),
+        )
     if not short_runs_s:
         return found.problem
     left_s, choose = left_of(short_runs_s, begun_s), chosen_by(demands or Demands())

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -19,6 +20,9 @@ from dovetail.runtime.messages import Report
 from dovetail.runtime.monitor.compilations import Compilations, watched_compilations
 from dovetail.runtime.monitor.steady_pace import SteadyPace
 from dovetail.spec.run import Run
+
+if TYPE_CHECKING:
+    from dovetail.runtime.launch.hosts.fleet import Fleet
 from dovetail.spec.run_sections import RunLog, RunSaving, RunValidation
 
 HERE = "here"
@@ -115,11 +119,13 @@ class _Watch:
         return {name: (each - used.get(name, 0.0)) * batch / done for name, each in now.items() if done > 0}
 
 
-def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: float = 0.0) -> ShortRun | None:
+def short_run(
+    run: Run, batch: int, *, seconds: float, limit_s: float, most_s: float = 0.0, fleet: Fleet | None = None
+) -> ShortRun | None:
     """Train for so many seconds at a pace that holds, `limit_s` in all; None where that was too short for two steps.
 
     A run whose pace does not hold by then, such as one whose kernels compile, has up to `most_s`; the error says so
-    where it still does not.
+    where it still does not. With a `fleet`, workers are on its hosts, whose processor time is not seen.
     """
     whole = msgspec.structs.replace(
         run,
@@ -149,7 +155,7 @@ def short_run(run: Run, batch: int, *, seconds: float, limit_s: float, most_s: f
     with watched_compilations() as compilations, place as folder:
         watch = _Watch(seconds, limit_s, most_s, compilations)
         with suppress(_EnoughError):
-            start(whole, Path(folder) / "run", on_report=report, stop=stop)
+            start(whole, Path(folder) / "run", on_report=report, stop=stop, fleet=fleet)
     each_s = watch.pace.seconds_per_sample
     if each_s is None or not used:
         return None

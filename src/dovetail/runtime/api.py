@@ -174,6 +174,7 @@ def train(
     given |= {f"model.options.{key}": value for key, value in (model_options or {}).items()}
     given |= {f"data.options.{key}": value for key, value in named_options.items()}
     whole = with_settings(run, given, place=PLACE) if run is not None else run_from({}, given, place=PLACE)
+    _check_one_process(whole, workers, servers)
     with ExitStack() as things:
         stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
@@ -239,6 +240,7 @@ def resume(
     if validation is not None and not isinstance(validation, str):
         tried_on = source_of(validation, validation_options or data_options or {}, model)
     whole = with_settings(before, given, place="resume()")
+    _check_one_process(whole, workers, servers)
     with ExitStack() as things:
         stopping = things.enter_context(Stopping(tell, signals=(signal.SIGINT,)))
         fleet = None if on is None else things.enter_context(fleet_of(str(on)))
@@ -256,6 +258,21 @@ def resume(
             fleet=fleet,
         )
         return _ended(result, stopping)
+
+
+def _are_several(workers: int | Sequence[RunWorker] | None, servers: int | RunServers | None) -> bool:
+    """Say whether more than one process was asked for."""
+    return servers is not None or (workers if isinstance(workers, int) else sum(w.count for w in workers or ())) > 1
+
+
+def _check_one_process(run: Run, workers: int | Sequence[RunWorker] | None, servers: int | RunServers | None) -> None:
+    """Refuse several processes where the run's rows lie with one."""
+    if run.is_one_process and _are_several(workers, servers):
+        raise SpecError(
+            f'is "{run.table.place}", which is one process, and there are workers or servers',
+            key="table.place",
+            hint='leave one of them out: rows of several workers lie on servers, or with place = "sharded" on them',
+        )
 
 
 def _ended(result: TrainingResult, stopping: Stopping) -> TrainingResult:

@@ -119,7 +119,7 @@ def chosen_columns(
     )
     if said.is_whole:
         columns = said.columns(features)
-        return _checked(columns if kind_of is kind_in_csv else _with_lists(columns, types), made)
+        return _checked(columns if kind_of is kind_in_csv else _with_lists(columns, types), made, present, where)
     label = _label(said, present, label_names, where)
     named = {*listed(said.dense), *listed(said.slots), *listed(said.fields), *listed(said.multi_valued)}
     known = {*named, *listed(label), *listed(said.weight), *listed(said.ignore)}
@@ -188,10 +188,13 @@ def _with_lists(columns: Columns, types: pa.Schema) -> Columns:
     return replace(columns, multi_valued=tuple(dict.fromkeys([*columns.multi_valued, *many])))
 
 
-def _checked(columns: Columns, made: Mapping[str, Feature]) -> Columns:
-    """Refuse transforms whose columns nothing reads."""
+def _checked(columns: Columns, made: Mapping[str, Feature], present: Sequence[str], where: str) -> Columns:
+    """Refuse transforms whose columns nothing reads, perhaps as another name is wrong."""
     used = {feature.name for feature in columns.used}
     if columns.label is not None and (unread := [name for name in made if name not in used]):
+        for name in (*columns.dense, *columns.slots, *columns.fields):
+            if name not in present:
+                raise DataError(f"`{where}` has no column `{name}`", hint=did_you_mean(name, present))
         raise DataError(
             f"transforms make `{unread[0]}`, which nothing reads",
             hint=f"name it among the {'slots' if made[unread[0]].is_category else 'numbers (dense)'}, or leave it out",
@@ -210,6 +213,8 @@ def _label(said: Said, present: Sequence[str], label_names: Sequence[str], where
             f"`{where}`: any of the columns {', '.join(f'`{name}`' for name in found)} could be the label",
             hint=f"say which: label={found[0]}, and what the others are, e.g. ignore={found[1]}",
         )
+    if not any(present):
+        raise DataError(f"`{where}` has no columns", hint="is it empty, or of another format?")
     if not found:
         raise DataError(
             f"`{where}`: none of its columns is called `label`: {', '.join(present)}",

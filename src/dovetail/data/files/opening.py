@@ -78,6 +78,8 @@ def find_files(paths: str | Sequence[str]) -> tuple[DataFile, ...]:
         with file_errors(path):
             system, inside = system_of(path)
             names = _names(system, inside)
+            if not names and system.isdir(inside):
+                raise DataError(f"the folder `{path}` has no files in it", hint="give the folder that holds the data")
             if not names:
                 raise DataError(f"there is no file `{path}`", hint="check the path, or the pattern in it")
             ask = map if "file" in protocols(system) else fetchers().map

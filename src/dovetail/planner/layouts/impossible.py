@@ -18,6 +18,7 @@ from dovetail.units import format_bytes, format_plain
 MOST_CORES = 1 << 14
 """Machines with more are not thought of."""
 MOST_REASONS = 4
+PLACES: tuple[Place, ...] = ("local", "servers", "sharded")
 
 
 def no_layout(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanError:
@@ -38,6 +39,9 @@ def no_layout(problem: Problem, demands: Demands, *, clock: Clock) -> NoPlanErro
         reasons = _reasons(problem)
         message = "no layout fits, at any speed" + (": " + "; ".join(reasons) if reasons else "")
     remedies += _more_cores(problem, demands)
+    if problem.beside is not None and set(problem.beside.places) < set(PLACES):
+        allowed = ", ".join(problem.beside.places)
+        remedies.append(f"allow more `places` of rows than {allowed}, or measure such layouts: [[beside.whole]]")
     if not remedies:
         remedies = ["give machines more `memory_bytes`, `cores` or `units`, or let layers run on more types"]
     return NoPlanError(message, hint=", or ".join(remedies))

@@ -98,21 +98,30 @@ class OverServers:
             return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
         caps = self._room.caps - self._room.beside * readers
         met_price, met = self._first_legal(arrays, target_s, caps, readers)
+        goal, beside_price = min(cutoff, impossible, met_price), self._room.core_price * readers
         if met is None and not is_late():
+            small = self._by_labels(arrays, target_s, caps, goal - beside_price, readers, effort=LEAST_EFFORT)
+            if small is not None:
+                return self._answer(small, goal, beside_price, impossible, met)
             asked = Asked(arrays, target_s, caps, self._least_servers(target_s))
-            beside_price = self._room.core_price * readers
-            bound = max(
-                bound, self._scarce_bound(asked, min(cutoff, impossible) - beside_price, is_late) + beside_price
-            )
-            if bound >= min(cutoff, impossible):
+            dear = self._made_dear.bound(asked, cutoff=goal - beside_price, is_late=is_late) * (1 - SLACK)
+            bound = max(bound, dear + beside_price)
+            if bound >= goal:
                 return HourlyCost(lower_bound=math.inf if bound >= impossible else bound, route=None, exact=True)
             met_price, met = self._first_by_surcharges(asked, readers, is_late)
         if met_price <= bound * (1 + SLACK):
             return HourlyCost(lower_bound=bound, route=met, exact=True)
-        goal, beside_price = min(cutoff, impossible, met_price), self._room.core_price * readers
+        goal = min(goal, met_price)
         found = None if is_late() else self._by_labels(arrays, target_s, caps, goal - beside_price, readers)
         if found is None:
             return HourlyCost(lower_bound=bound, route=met, exact=False)
+        return self._answer(found, goal, beside_price, impossible, met)
+
+    @staticmethod
+    def _answer(
+        found: tuple[float, Route | None], goal: float, beside_price: float, impossible: float, met: Route | None
+    ) -> HourlyCost:
+        """Return what labels found below `goal`, or the legal route of that price."""
         lower_bound = min(found[0] + beside_price, goal)
         return HourlyCost(
             lower_bound=math.inf if lower_bound >= impossible else lower_bound, route=found[1] or met, exact=True
@@ -210,10 +219,6 @@ class OverServers:
                 best, best_route = price, route
         return best, best_route
 
-    def _scarce_bound(self, asked: Asked, cutoff: float, is_late: Callable[[], bool]) -> float:
-        """Return what stages and servers cost at least within the caps."""
-        return self._made_dear.bound(asked, cutoff=cutoff, is_late=is_late) * (1 - SLACK)
-
     def _first_by_surcharges(
         self, asked: Asked, readers: int, is_late: Callable[[], bool]
     ) -> tuple[float, Route | None]:
@@ -262,9 +267,19 @@ class OverServers:
         return any((known == (route.types[0], route.units[0], route.servers)).all() for known in self._known)
 
     def _by_labels(
-        self, arrays: ProblemArrays, target_s: float, caps: Ints, goal: float, readers: int
+        self,
+        arrays: ProblemArrays,
+        target_s: float,
+        caps: Ints,
+        goal: float,
+        readers: int,
+        *,
+        effort: int | None = None,
     ) -> tuple[float, Route | None] | None:
-        """Return price and route of the cheapest stages and servers below `goal`; None where effort ran out."""
+        """Return price and route of the cheapest stages and servers below `goal`; None where effort ran out.
+
+        A given `effort` is a look whether little does; else it is what searches before have shown to be worth it.
+        """
         if self._labels is None:
             self._labels = room_for_step_labels(arrays, len(caps))
         scarce, free = self._scarce, arrays.without_egress()
@@ -280,13 +295,13 @@ class OverServers:
             self._step,
             Bounds(self._room.weights, self._room.beside, caps, scarce),
             self._known,
-            Search(float(target_s), float(goal), self._effort),
+            Search(float(target_s), float(goal), effort or self._effort),
             *self._buffers,
         )
         if not ended:
-            self._effort = max(self._effort // 4, LEAST_EFFORT)
+            self._effort = self._effort if effort else max(self._effort // 4, LEAST_EFFORT)
             return None
-        self._effort = min(self._effort * 2, EFFORT)
+        self._effort = self._effort if effort else min(self._effort * 2, EFFORT)
         if not count:
             return math.inf, None
         types, lasts, units = (buffer[:count].copy() for buffer in self._buffers)

@@ -192,6 +192,9 @@ def _answer(model: LayerGraph | WholeModel, batch: Batch, schema: Schema, *, bar
         if bare:
             raise
         hint = f"it was given {_in_words(batch, schema)}; `dovetail train --in-process` shows where it fails"
+        floats = [name for name, tensor in batch.extra.items() if tensor.is_floating_point()]
+        if floats and "scalar types: Long, Int" in str(problem):
+            hint = f"say which fields are whole numbers, such as ids: whole={floats!r} (an option of the data); {hint}"
         if "could not create a primitive" in str(problem):
             hint = "this machine lacks what its CPU says it has: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, and try again"
         raise ModelError(

@@ -256,7 +256,8 @@ def test_a_model_is_measured_planned_and_trained_on_hosts_of_two_types(machines)
     types = msgspec.structs.replace(machines.file, hosts=[a, *others])
     file = Machines(machines.hosts, machines.servers, machines.folder, machines.runs, types).write()
     words = ["run", "ctr-dnn", "--on", str(file), "--out", str(machines.runs / "planned"), "--json"]
-    words += ["--samples=8000", "--batch=400", "--price=cpu=0.05", "-o", "num_rows=4000", "-o", "hidden=[32,16]"]
+    words += ["--short-runs-s=100", "--samples=8000", "--batch=400", "--price=cpu=0.05"]
+    words += ["-o", "num_rows=4000", "-o", "hidden=[32,16]"]
 
     done = RUNNER.invoke(app, [*words, "--data-option=rows_per_slot=20"])
 
@@ -264,3 +265,8 @@ def test_a_model_is_measured_planned_and_trained_on_hosts_of_two_types(machines)
     found = json.loads(done.stdout.splitlines()[-1])
     assert {stage["resource"] for stage in found["stages"]} <= {"cpu", "cpu-2"}
     assert found["samples"] == 8000
+    assert found["place"] == "servers"  # one process is on no several hosts
+    assert found["servers"] >= 1
+    parts = {part["part"]: part["predicted_seconds_per_batch"] for part in found["parts"]}
+    assert parts["servers"] > 0
+    assert parts["rows"] > 0
