@@ -123,7 +123,7 @@ def looked_at(folder, is_masked, workers):
     fixed = FixedPoint(float(run.training.batch), workers)
     with LocalRun(folder / "run") as local:
         server, until_s, least = local.children["server-0"].process_id, time.monotonic() + 90, 6
-        for look in range(2):
+        for look in range(workers - 1):
             while (report := local.look()) is None or report.step < least:
                 assert time.monotonic() < until_s
                 assert report is None or report.state not in ("done", "failed"), report.error
@@ -156,9 +156,9 @@ def test_a_servers_memory_and_files_never_hold_one_workers_gradient(tmp_path, wo
     hidden = looked_at(tmp_path / "masked", True, workers)
 
     # The same search finds them where the run is plain.
-    assert plain["looked for"] > 20
+    assert plain["looked for"] > 15
     assert plain["float32"] > plain["looked for"] / 10
-    assert hidden["looked for"] > 20
+    assert hidden["looked for"] > 15
     assert hidden["float32"] == hidden["fixed point"] == hidden["files"] == 0
 
 
