@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from dovetail.dashboard.tasks import Task
+from dovetail.dashboard.asked import Task
 from dovetail.errors import DovetailError
 
 START_S = 120.0
