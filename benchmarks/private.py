@@ -4,11 +4,11 @@
     python benchmarks/private.py --quality ""     # speed alone
     python benchmarks/private.py --seconds 0      # AUC alone
 
-Speed: CTR-DNN (26 slots of 1,000 rows x 10, three layers of 400) in one process with one thread, batches of 1,024 of
-samples in memory; user and system time of the whole process a step, sides in turn, the median of the rounds. Dovetail
-draws its batches, clips, adds noise and keeps its record; Opacus gets batches that are made already. Its side runs in
-both of its ways, per-sample gradients written out (`hooks`) and norms first (`ghost`), and the faster one counts. All
-dense parameters go by SGD, as do rows.
+Speed: CTR-DNN (26 slots of 1,000 and of 100,000 rows x 10, three layers of 400) in one process with one thread, batches
+of 1,024 of samples in memory; user and system time of the whole process a step, sides in turn, the median of rounds.
+Dovetail draws its batches, clips, adds noise and keeps its record; Opacus gets batches that are made already. Its side
+runs in both of its ways, per-sample gradients written out (`hooks`, where they fit into memory) and norms first
+(`ghost`), and the faster one counts. Everything goes by SGD.
 
 Quality: CTR-DNN on generated clicks, AUC on samples that were not trained on, for each budget the mean of the seeds.
 
@@ -28,10 +28,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-SLOTS, ROWS_PER_SLOT, WIDTH, HIDDEN, NUM_DENSE = 26, 1_000, 10, 400, 13
+SLOTS, WIDTH, HIDDEN, NUM_DENSE = 26, 10, 400, 13
 BATCH, SAMPLES, WARM_STEPS = 1_024, 65_536, 40
 CLIP, NOISE, RATE = 1.0, 1.0, 0.1
 SIDES = ("plain", "private", "opacus hooks", "opacus ghost")
+MOST_WRITTEN_OUT = 100_000
+"""Rows up to which Opacus can hold the gradients of a batch's samples, each of the size of the table."""
 
 
 def main() -> None:
@@ -39,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each side is measured; 0: not at all")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", default="1000,100000", help="rows of each slot, of one table after the other")
     parser.add_argument("--quality", default="1,3,8", help="budgets whose AUC is found; empty: none")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=400_000, help="that quality is trained on")
@@ -46,39 +49,43 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side is not None:
         made_by = of_opacus if arguments.side.startswith("opacus") else of_dovetail
-        print(json.dumps(made_by(arguments.side, arguments.seconds)))
+        print(json.dumps(made_by(arguments.side, arguments.seconds, int(arguments.rows))))
         return
     ratios = []
     if arguments.quality:
         ratios += quality([float(word) for word in arguments.quality.split(",")], arguments.seeds, arguments.samples)
-    if arguments.seconds > 0:
-        ratios += speed(arguments.seconds, arguments.rounds)
+    for rows in map(int, arguments.rows.split(",") if arguments.seconds > 0 else ()):
+        ratios += speed(arguments.seconds, arguments.rounds, rows)
     print("\n".join(ratios))
 
 
 # Speed.
 
 
-def speed(seconds: float, rounds: int) -> list[str]:
-    """Print what a step takes each side; return the ratios in words."""
-    found: dict[str, list[float]] = {side: [] for side in SIDES}
+def speed(seconds: float, rounds: int, rows: int) -> list[str]:
+    """Print what a step takes each side with a table of so many rows a slot; return the ratios in words."""
+    sides = [side for side in SIDES if side != "opacus hooks" or SLOTS * rows <= MOST_WRITTEN_OUT]
+    found: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, times in found.items():
-            command = [sys.executable, __file__, "--side", side, "--seconds", str(seconds)]
+            command = [sys.executable, __file__, "--side", side, "--seconds", str(seconds), "--rows", str(rows)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             times.append(float(json.loads(done.stdout.splitlines()[-1])))
     took = {side: statistics.median(times) for side, times in found.items()}
     for side, times in found.items():
         each = ", ".join(f"{1e3 * seconds:.1f}" for seconds in times)
-        print(f"{side}: {1e3 * took[side]:.1f} ms of processor time a step of {BATCH} samples ({each})")
-    rival = min(("opacus hooks", "opacus ghost"), key=lambda side: took[side])
+        print(
+            f"{side}, {SLOTS * rows:,} rows: {1e3 * took[side]:.1f} ms of processor time "
+            f"a step of {BATCH} samples ({each})"
+        )
+    rival = min((side for side in sides if side.startswith("opacus")), key=lambda side: took[side])
     return [
-        f"speed of private over plain: {took['plain'] / took['private']:.2f}x",
-        f"speed of private over {rival}: {took[rival] / took['private']:.2f}x",
+        f"speed of private over plain, {SLOTS * rows:,} rows: {took['plain'] / took['private']:.2f}x",
+        f"speed of private over {rival}, {SLOTS * rows:,} rows: {took[rival] / took['private']:.2f}x",
     ]
 
 
-def of_dovetail(side: str, seconds: float) -> float:
+def of_dovetail(side: str, seconds: float, rows: int) -> float:
     """Return the processor time of a step of Dovetail."""
     import torch
 
@@ -95,9 +102,9 @@ def of_dovetail(side: str, seconds: float) -> float:
     with tempfile.TemporaryDirectory(prefix="dovetail-benchmark-") as folder:
         dovetail.train(
             "ctr-dnn",
-            in_memory(),
+            in_memory(rows),
             folder=Path(folder) / "run",
-            model_options={"num_rows": SLOTS * ROWS_PER_SLOT, "width": WIDTH, "hidden": [HIDDEN] * 3},
+            model_options={"num_rows": SLOTS * rows, "width": WIDTH, "hidden": [HIDDEN] * 3},
             batch=BATCH,
             epochs=1_000,
             optimizer={"name": "sgd", "learning_rate": RATE},
@@ -110,23 +117,23 @@ def of_dovetail(side: str, seconds: float) -> float:
     return (ended_s - begun_s) / (last - first)
 
 
-def in_memory() -> Any:
+def in_memory(rows: int) -> Any:
     """Return samples in memory, which cost next to nothing to read."""
     sys.path.insert(0, str(Path(__file__).parent / "rivals"))
     from memory_source import MemorySource
 
-    return MemorySource(data_file())
+    return MemorySource(data_file(rows))
 
 
-def data_file() -> Path:
+def data_file(rows: int) -> Path:
     """Return the file of samples that all sides read; it is made where it is not there."""
     import numpy as np
 
     from dovetail.data import Clicks
 
-    path = Path(tempfile.gettempdir()) / f"dovetail-private-{SLOTS}x{ROWS_PER_SLOT}-{SAMPLES}.npz"
+    path = Path(tempfile.gettempdir()) / f"dovetail-private-{SLOTS}x{rows}-{SAMPLES}.npz"
     if not path.exists():
-        source = Clicks(num_slots=SLOTS, rows_per_slot=ROWS_PER_SLOT, num_multi_valued=0, num_dense=NUM_DENSE)
+        source = Clicks(num_slots=SLOTS, rows_per_slot=rows, num_multi_valued=0, num_dense=NUM_DENSE)
         batch = source.read(0, SAMPLES)
         partial = path.with_suffix(".partial.npz")
         np.savez(
@@ -139,7 +146,7 @@ def data_file() -> Path:
     return path
 
 
-def of_opacus(side: str, seconds: float) -> float:
+def of_opacus(side: str, seconds: float, rows: int) -> float:
     """Return the processor time of a step of Opacus: clipping and noise of the same model."""
     import numpy as np
     import torch
@@ -155,7 +162,7 @@ def of_opacus(side: str, seconds: float) -> float:
 
         def __init__(self) -> None:
             super().__init__()
-            self.rows = nn.Embedding(SLOTS * ROWS_PER_SLOT, WIDTH)
+            self.rows = nn.Embedding(SLOTS * rows, WIDTH)
             sizes = [NUM_DENSE + SLOTS * WIDTH, HIDDEN, HIDDEN, HIDDEN]
             layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(sizes)]
             self.layers = nn.Sequential(*layers, nn.Linear(HIDDEN, 1))
@@ -165,7 +172,7 @@ def of_opacus(side: str, seconds: float) -> float:
             return found.squeeze(1)
 
     torch.set_num_threads(1)
-    data = np.load(data_file())
+    data = np.load(data_file(rows))
     dense, ids = torch.from_numpy(data["dense"]), torch.from_numpy(data["ids"])
     labels = torch.from_numpy(data["labels"]).float()
     batches = list(zip(dense.split(BATCH), ids.split(BATCH), labels.split(BATCH), strict=True))
@@ -236,7 +243,7 @@ def auc_of(epsilon: float | None, seed: int, samples: int) -> float:
             model_options={"num_rows": 2_600, "width": 8, "hidden": [64, 64]},
             **how,
         )
-        return float(dovetail.evaluate(place, samples=100_000).auc)
+        return float(dovetail.evaluate(place).metrics["auc"])
 
 
 if __name__ == "__main__":

@@ -89,21 +89,6 @@ def served(folder: Path, *words: object) -> Iterator[Served]:
         dashboard.end()
 
 
-def trained(folder: Path, *words: str) -> Path:
-    """Train a small run into a folder, and return it."""
-    command = [*DOVETAIL, "train", "ctr-dnn", "--out", str(folder), *words]
-    small = ["--samples", "6000", "--batch", "500", "--set", "model.options.num_rows=5000"]
-    done = subprocess.run(
-        [*command, *small, "--timeline", str(folder.parent / f"{folder.name}.svg")],
-        env={**os.environ, "PYTHONPATH": PATHS},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return folder
-
-
 @contextmanager
 def browser() -> Iterator[Any]:
     """Give a real browser; where there is none, or nothing to drive it with, the test is skipped."""

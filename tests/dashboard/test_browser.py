@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -15,12 +16,13 @@ import pytest
 from dovetail.dashboard import Report
 from dovetail.spec import read_problem
 from dovetail.spec.files import write_problem
-from tests.dashboard.served import DOVETAIL, PATHS, PROBLEM, WORKLOAD, Looker, Served, browser, served, trained
+from tests.dashboard.served import DOVETAIL, PATHS, PROBLEM, WORKLOAD, Looker, Served, browser, served
 from tests.dashboard.test_feed import write
 from tests.waiting import wait_until
 
 HOSTILE = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>"
 HOSTILE_FILE = "<img src=x onerror=window.pwned=1>.json"
+SMALL = ("--set", "model.options.num_rows=5000")
 SERIOUS = ("serious", "critical")
 
 
@@ -31,12 +33,27 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("runs") / "small", "--workers", "2", "--servers", "1")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """A run that goes on until somebody ends it."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    command = [*DOVETAIL, "train", "ctr-dnn", "--out", str(folder), "--samples", "10000000", "--batch", "500"]
+    started = subprocess.Popen(
+        [*command, *SMALL, "--timeline", str(folder.parent / "small.svg")],
+        env={**os.environ, "PYTHONPATH": PATHS},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size)
+        yield folder, started
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.wait(60)
 
 
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory, chromium: Any, run: Path) -> Iterator[Served]:
+def dashboard(tmp_path_factory: pytest.TempPathFactory, chromium: Any, training: tuple[Path, Any]) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("dashboard")
     write_problem(read_problem(PROBLEM), folder / "p.json")
     text = (folder / "p.json").read_text().replace("v100", HOSTILE).replace('"embedding"', f'"{HOSTILE}"', 1)
@@ -48,9 +65,36 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, chromium: Any, run: Path
     )
     (other / "happened.jsonl").write_bytes(msgspec.json.encode({"unix_s": 1e9 + 2, "text": HOSTILE}) + b"\n")
     (other / "blueprint.json").write_bytes(msgspec.json.encode({"id": HOSTILE, "run": {"model": {"name": HOSTILE}}}))
-    with served(folder, PROBLEM, folder / HOSTILE_FILE, WORKLOAD, run, other) as found:
-        found.task(do="describe", file="ctr-dnn.toml")  # what plans is there from now on
+    with served(folder, PROBLEM, folder / HOSTILE_FILE, WORKLOAD, training[0], other) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def watched(
+    chromium: Any, dashboard: Served, training: tuple[Path, subprocess.Popen[bytes]]
+) -> tuple[Path, dict[str, Any]]:
+    """Watch the run in a browser while it goes on, and to its end; return its folder, and what was seen."""
+    folder, started = training
+    looker = Looker(chromium)
+    page = looker.page
+    page.goto(dashboard.url + "/#run/small")
+    page.get_by_text("Live", exact=True).wait_for()
+    page.wait_for_function("() => Number(document.querySelector('.view-run').dataset.events) >= 2")
+    page.wait_for_function("() => document.querySelectorAll('.meter').length > 2")  # a worker has done something
+    seen: dict[str, Any] = {"steps": [tile(looker, "step")]}
+    page.wait_for_function(
+        "(first) => ![...document.querySelectorAll('.value')].some((it) => it.innerText === first)",
+        arg=seen["steps"][0],
+    )
+    seen["steps"].append(tile(looker, "step"))
+    started.terminate()
+    started.wait(60)
+    page.get_by_text("Stopped", exact=True).wait_for()
+    page.get_by_text("What happened").wait_for()
+    seen["happened"] = page.locator(".happened").inner_text()
+    check_quiet(looker, dashboard.url)
+    looker.close()
+    return folder, seen
 
 
 @pytest.fixture
@@ -74,6 +118,15 @@ def tile(looker: Looker, name: str) -> str:
     return str(found.locator(".value").inner_text())
 
 
+def test_a_live_run_is_watched_to_its_end(watched: tuple[Path, dict[str, Any]]) -> None:
+    folder, seen = watched
+    first, later = (int(step.replace(",", "")) for step in seen["steps"])
+    summary = json.loads((folder / "summary.json").read_text())
+
+    assert 0 < first < later <= summary["step"]
+    assert "checkpoint" in seen["happened"]
+
+
 def test_a_plan_is_shown_and_made_again_by_sliders_and_by_points_of_the_curve(
     looker: Looker, dashboard: Served
 ) -> None:
@@ -91,8 +144,9 @@ def test_a_plan_is_shown_and_made_again_by_sliders_and_by_points_of_the_curve(
 
     page.get_by_role("button", name="As in the file").click()
     page.wait_for_function("(before) => document.querySelector('.tiles').innerText.indexOf(before) >= 0", arg=before)
-    points = page.get_by_role("group", name="Cost against speed").get_by_role("button")
-    points.last.focus()
+    points = page.get_by_role("group", name="Cost against speed").get_by_role("button", name="3.96 M")
+    points.wait_for()
+    points.focus()
     page.keyboard.press("Enter")  # the fastest, by keyboard
     fastest = dashboard.task(do="curve", file="ctr-dnn.toml")[1]["answer"]["plans"][-1]
     page.wait_for_function("() => document.querySelector('.tiles').innerText.includes('3.96')")
@@ -138,11 +192,13 @@ def test_names_of_layers_types_files_runs_and_workers_are_shown_as_they_are(look
     check_quiet(looker, dashboard.url)
 
 
-def test_a_run_is_shown_with_its_workers_and_its_timeline_moves_by_keyboard(looker: Looker, dashboard: Served) -> None:
+def test_a_run_is_shown_with_its_workers_and_its_timeline_moves_by_keyboard(
+    looker: Looker, dashboard: Served, watched: tuple[Path, Any]
+) -> None:
     page = looker.page
     page.goto(dashboard.url + "/#run/small")
-    page.get_by_text("Done", exact=True).wait_for()
-    canvas = page.get_by_role("img", name="Timeline of 2 workers")
+    page.get_by_text("Stopped", exact=True).wait_for()
+    canvas = page.get_by_role("img", name="Timeline of 1 worker")
     canvas.focus()
     under = page.locator(".under-picture").first
     page.wait_for_function("() => document.querySelector('.under-picture').innerText !== ''")
@@ -164,37 +220,6 @@ def test_a_run_is_shown_with_its_workers_and_its_timeline_moves_by_keyboard(look
     check_quiet(looker, dashboard.url)
 
 
-def test_a_live_run_is_watched_to_its_end(looker: Looker, chromium: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "live"
-    command = [*DOVETAIL, "train", "ctr-dnn", "--out", str(folder), "--samples", "10000000", "--batch", "200"]
-    training = subprocess.Popen(
-        [*command, "--set", "model.options.num_rows=5000"],
-        env={**os.environ, "PYTHONPATH": PATHS},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size)
-        with served(tmp_path, folder) as found:
-            page = looker.page
-            page.goto(found.url + "/#run")
-            page.get_by_text("Live", exact=True).wait_for()
-            page.wait_for_function("() => Number(document.querySelector('.view-run').dataset.events) >= 3")
-            first = tile(looker, "step")
-            page.wait_for_function(
-                "(first) => ![...document.querySelectorAll('.value')].some((each) => each.innerText === first)",
-                arg=first,
-            )
-            training.terminate()
-            training.wait(60)
-            page.get_by_text("Stopped", exact=True).wait_for()
-            page.get_by_text("What happened").wait_for()
-            check_quiet(looker, found.url)
-    finally:
-        training.kill()
-        training.wait(60)
-
-
 def test_a_workload_is_simulated_and_played(looker: Looker, dashboard: Served) -> None:
     page = looker.page
     page.goto(dashboard.url + "/#simulate/two-jobs.json")
@@ -213,10 +238,10 @@ def test_a_workload_is_simulated_and_played(looker: Looker, dashboard: Served) -
     check_quiet(looker, dashboard.url)
 
 
-def test_a_report_is_looked_at_without_any_server(looker: Looker, run: Path, tmp_path: Path) -> None:
+def test_a_report_is_looked_at_without_any_server(looker: Looker, watched: tuple[Path, Any], tmp_path: Path) -> None:
     report = Report(HOSTILE)
     report.add_problem(PROBLEM, methods=("greedy",), note=HOSTILE)
-    report.add_run(run)
+    report.add_run(watched[0])
     report.add_simulation(WORKLOAD, policies=("fifo",))
     report.write(tmp_path / "report.html")
     page = looker.page
@@ -226,7 +251,7 @@ def test_a_report_is_looked_at_without_any_server(looker: Looker, run: Path, tmp
     page.get_by_role("group", name="Cost against speed").get_by_role("button").last.click()
     assert tile(looker, "throughput") == "3.96 M"
     page.get_by_role("link", name="Run", exact=True).click()
-    page.get_by_role("img", name="Timeline of 2 workers").wait_for()
+    page.get_by_role("img", name="Timeline of 1 worker").wait_for()
     page.get_by_role("link", name="Simulate", exact=True).click()
     page.get_by_text("What came of it").wait_for()
 
@@ -235,9 +260,9 @@ def test_a_report_is_looked_at_without_any_server(looker: Looker, run: Path, tmp
     assert page.evaluate("window.pwned") is None
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_no_view_has_a_serious_fault_of_accessibility_in_either_theme(
-    chromium: Any, dashboard: Served, theme: str
+    chromium: Any, dashboard: Served, watched: tuple[Path, Any], theme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.base", reason="axe looks for faults").AXE_FILE_PATH.read_text()
     looker = Looker(chromium, theme=theme)
@@ -258,15 +283,29 @@ def test_no_view_has_a_serious_fault_of_accessibility_in_either_theme(
             if each["impact"] in SERIOUS
         ]
         assert serious == [], (view, theme)
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")  # and it does find faults
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert "button-name" in [each["id"] for each in found["violations"] if each["impact"] in SERIOUS]
     looker.close()
 
 
-@pytest.mark.parametrize("view", ["#plan/ctr-dnn.toml", "#run/small", "#run", "#simulate/two-jobs.json"])
-def test_nothing_is_wider_than_a_phone(chromium: Any, dashboard: Served, view: str) -> None:
-    looker = Looker(chromium, width=375)
-    looker.page.goto(dashboard.url + "/" + view)
-    looker.page.locator("section.card").first.wait_for()
-    looker.page.wait_for_timeout(300)
+def test_what_a_browser_loads_first_is_small(looker: Looker, dashboard: Served) -> None:
+    looker.page.goto(dashboard.url)
+    looker.page.get_by_text("What if").wait_for()
+    entries = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+    sizes = looker.page.evaluate(f"{entries}.map((each) => [each.name, each.decodedBodySize])")
 
-    assert looker.page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert len([name for name, _ in sizes if name.endswith((".js", ".css"))]) == 2
+    assert sum(size for _, size in sizes) < 250_000  # with the plan and the curve that the first view asks for
+    assert sum(size for name, size in sizes if "/api/" not in name) < 200_000
+
+
+def test_nothing_is_wider_than_a_phone(chromium: Any, dashboard: Served, watched: tuple[Path, Any]) -> None:
+    looker = Looker(chromium, width=375)
+    for view in ("#plan/ctr-dnn.toml", "#run/small", "#run", "#simulate/two-jobs.json"):
+        looker.page.goto(dashboard.url + "/" + view)
+        looker.page.locator("section.card").first.wait_for()
+        looker.page.wait_for_timeout(300)
+
+        assert looker.page.evaluate("document.documentElement.scrollWidth") <= 375, view
     looker.close()

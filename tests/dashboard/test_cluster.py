@@ -134,6 +134,7 @@ def test_a_wrong_token_shows_nothing(looker: Looker, url: str, dashboard: Served
         assert looker.page.get_by_text("Who held what").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_of_a_cluster_has_no_serious_fault_of_accessibility(
     chromium: Any, daemon: Daemon, url: str, token: str, theme: str

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from dovetail.dashboard import task_runner
+from dovetail.dashboard.asked import Task
 from dovetail.dashboard.task_runner import TaskRunner
-from dovetail.dashboard.tasks import Task
 from dovetail.errors import DovetailError
+from dovetail.simulator.traces.make import make_workload
+from dovetail.spec.workload import write_workload
 from tests.dashboard.served import PROBLEM
 
 PLAN = Task(do="plan", file=str(PROBLEM), name="p")
@@ -23,10 +26,12 @@ def runner() -> Iterator[TaskRunner]:
     found.close()
 
 
-def test_a_task_past_its_time_is_given_up_and_the_next_one_is_done(runner: TaskRunner) -> None:
+def test_a_task_past_its_time_is_given_up_and_the_next_one_is_done(runner: TaskRunner, tmp_path: Path) -> None:
+    write_workload(make_workload(num_jobs=4000, with_loss=False), tmp_path / "long.json")
+    long = (tmp_path / "long.json").read_text()
     runner.do(PLAN)  # the first one has time for what is compiled once
     with pytest.raises(DovetailError, match="longer than"):
-        runner.do(Task(do="plan", file=str(PROBLEM), name="p", method="rl"))  # it loads torch, which takes seconds
+        runner.do(Task(do="simulate", text=long, name="long.json"))
 
     assert b'"optimal":true' in runner.do(PLAN)
 

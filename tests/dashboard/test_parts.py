@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.dashboard.asked import WhatIf, thing_in
 from dovetail.dashboard.curves import chosen_rows
 from dovetail.dashboard.line_files import LineFile
-from dovetail.dashboard.planning import WhatIf, changed, curve_under, plan_under, problem_facts
+from dovetail.dashboard.planning import changed, curve_under, plan_under, problem_facts
 from dovetail.dashboard.simulating import thinned
 from dovetail.dashboard.spans import Spans, covered
-from dovetail.dashboard.tasks import thing_in
 from dovetail.dashboard.things import open_things
 from dovetail.errors import DovetailError, NoPlanError, SpecError
 from dovetail.simulator.metrics import Change

@@ -188,6 +188,7 @@ def test_readers_of_one_run_hear_the_same_and_go_on_where_they_were(dashboard: S
     assert lost[0][1] == "reset"
 
 
+@pytest.mark.slow
 def test_a_planning_process_that_dies_is_started_again(tmp_path: Path) -> None:
     with served(tmp_path, PROBLEM) as found:
         found.task(do="describe", file="ctr-dnn.toml")

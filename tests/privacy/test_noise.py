@@ -1,12 +1,11 @@
 """The stream of noise: a cipher's, of the right distribution, and the same whoever draws which part of it."""
 
 import numpy as np
-import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from dovetail.privacy.chacha import fill_block, key_words
 from dovetail.privacy.noise import DenseNoise
+from dovetail.privacy.normals import normals, pair_up
 
 KEY = bytes(range(32))
 
@@ -18,14 +17,27 @@ def noise_of(size, *, step=1, first=0, key=KEY, stream="a", deviation=1.0):
     return sums
 
 
-@pytest.mark.parametrize("counter", [(0, 0, 0, 0), (1, 2, 3, 4), (2**32 - 1, 7, 0, 2**32 - 1), (5, 2**31, 1, 2**24)])
-def test_blocks_are_those_of_chacha20(counter):
-    block = np.empty(16, dtype=np.uint32)
-    fill_block(key_words(KEY), *(np.uint32(each) for each in counter), block)
+def test_pairs_are_those_of_aes_blocks_by_the_formula():
+    counters = np.random.default_rng(0).integers(0, 2**64, (5000, 2), dtype=np.uint64)
+    cipher = Cipher(algorithms.AES(KEY), modes.ECB()).encryptor()
+    blocks = np.frombuffer(cipher.update(counters.astype("<u8").tobytes()), dtype="<u8").reshape(-1, 2) >> np.uint64(11)
+    length, angle = np.sqrt(-2 * np.log((blocks[:, 0] + 1.0) / 2**53)), 2 * np.pi * blocks[:, 1] / 2**53
 
-    nonce = b"".join(each.to_bytes(4, "little") for each in counter)
-    cipher = Cipher(algorithms.ChaCha20(KEY, nonce), mode=None).encryptor()
-    assert block.astype("<u4").tobytes() == cipher.update(bytes(64))
+    expected = np.stack([length * np.cos(angle), length * np.sin(angle)], axis=1).ravel()
+    np.testing.assert_allclose(normals(KEY, counters), expected, rtol=0, atol=1e-14)
+
+
+def test_the_most_extreme_blocks_give_numbers():
+    ends = np.array([0, 2**11, 2**62, 2**63 - 1, 2**63, 3 * 2**62, 2**64 - 2**11, 2**64 - 1], dtype=np.uint64)
+    bits = np.array([(one, other) for one in ends for other in ends])
+    out = np.empty(2 * len(bits))
+    pair_up(bits, np.empty(len(bits)), out)
+
+    length = np.sqrt(-2 * np.log(((bits[:, 0] >> np.uint64(11)) + 1.0) / 2**53))
+    angle = 2 * np.pi * (bits[:, 1] >> np.uint64(11)) / 2**53
+    np.testing.assert_allclose(
+        out.reshape(-1, 2), np.stack([length * np.cos(angle), length * np.sin(angle)], 1), atol=1e-14
+    )
 
 
 def test_noise_is_normal_in_its_middle_and_in_its_tails():

@@ -27,11 +27,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dovetail.dashboard import page
+from dovetail.dashboard.asked import Task
 from dovetail.dashboard.daemon_line import DaemonLine
 from dovetail.dashboard.guard import WithHeaders
 from dovetail.dashboard.run_feed import LOOK_S, RunFeed
 from dovetail.dashboard.task_runner import TaskRunner
-from dovetail.dashboard.tasks import Task
 from dovetail.dashboard.things import Things, UnknownThingError
 from dovetail.errors import DovetailError, SpecError
 from dovetail.serve.guard import MOST_BODY, error_answer, json_answer
@@ -114,6 +114,11 @@ class DashboardApp:
 
     def _ends(self) -> bool:
         return self.is_closing()
+
+    def start(self) -> None:
+        """Have what plans loaded before it is asked for, where there is something to plan."""
+        if self._things.problems:
+            self._quick.start()
 
     def close(self) -> None:
         """End what was started."""

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from dovetail.cost import evaluate_plan, plan_memory
+from dovetail.dashboard.asked import WhatIf
 from dovetail.errors import PlanError, SpecError, did_you_mean
 from dovetail.planner.demands import Demands
 from dovetail.planner.methods import METHODS, Options, options_for, plan_with
@@ -22,17 +22,6 @@ ROUNDS = 60
 """Of methods that search."""
 POINTS = 24
 """Of the curve."""
-
-
-class WhatIf(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be otherwise than in the problem's file."""
-
-    min_samples_per_s: float | None = None
-    max_cost_per_hour: float | None = None
-    prices: dict[str, float] = {}
-    """USD per unit and hour, by type."""
-    limits: dict[str, int | None] = {}
-    """Units to be had, by type; None: no limit."""
 
 
 def changed(problem: Problem, what_if: WhatIf) -> Problem:

@@ -11,11 +11,12 @@ import msgspec
 
 from dovetail.atomic_file import replace_file
 from dovetail.dashboard import page
-from dovetail.dashboard.planning import WhatIf, curve_under, plan_under
+from dovetail.dashboard.asked import WhatIf, read_thing
+from dovetail.dashboard.planning import curve_under, plan_under
 from dovetail.dashboard.run_feed import RunFeed
 from dovetail.dashboard.simulating import SHOWN_POLICIES, simulated
 from dovetail.dashboard.spans import NUM_BINS
-from dovetail.dashboard.tasks import get_ready, read_thing, thing_facts
+from dovetail.dashboard.tasks import get_ready, thing_facts
 from dovetail.dashboard.things import Things
 from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.folder import BLUEPRINT

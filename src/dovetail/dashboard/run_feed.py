@@ -266,7 +266,7 @@ class RunFeed:
         """Return a part of the timeline."""
         with self._lock:
             self.spans.look()
-            return self.spans.window(from_s, to_s)
+            return {**self.spans.window(from_s, to_s), "whole": self.spans.facts()}
 
     def _run_file(self) -> dict[str, Any]:
         found = _read(self.folder / BLUEPRINT).get("run")

@@ -50,6 +50,7 @@ def serve_dashboard(
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - how it is shown
     tell(f"look at http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}")
     try:
+        dashboard.start()
         server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass

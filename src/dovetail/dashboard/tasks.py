@@ -8,38 +8,20 @@ from __future__ import annotations
 import functools
 import time
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
-from dovetail.catalogue import problem_from_table, users_catalogue
-from dovetail.dashboard.planning import WhatIf, curve_under, plan_under, problem_facts
+from dovetail.dashboard.asked import Task, thing_in
+from dovetail.dashboard.planning import curve_under, plan_under, problem_facts
 from dovetail.dashboard.simulating import simulated, workload_facts
 from dovetail.errors import DovetailError, SpecError
 from dovetail.planner.compile import compile_kernels
 from dovetail.spec import Problem
-from dovetail.spec.files import read_table, struct_from, table_in
+from dovetail.spec.files import read_table, table_in
 from dovetail.spec.workload import Workload
 
 T = TypeVar("T", Problem, Workload)
-MOST_LAYERS = 2_000
-MOST_TYPES = 200
-MOST_JOBS = 20_000
-"""What a file may hold for the page to show it."""
-
-
-class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request: what to do, with which file."""
-
-    do: Literal["describe", "plan", "curve", "simulate"]
-    file: str | None = None
-    """Its path, where the dashboard was given it; the page names it otherwise."""
-    name: str = "file"
-    text: str | None = None
-    what_if: WhatIf = WhatIf()
-    method: str = "exact"
-    policy: str = "dovetail"
 
 
 def answer(task: Task) -> dict[str, Any]:
@@ -60,29 +42,6 @@ def thing_facts(thing: Problem | Workload) -> dict[str, Any]:
     if isinstance(thing, Problem):
         return {"kind": "problem", **problem_facts(thing)}
     return {"kind": "workload", **workload_facts(thing)}
-
-
-def thing_in(table: dict[str, Any], file: str) -> Problem | Workload:
-    """Return the problem or the workload that a file's table is; refuse others, and those that are too large."""
-    if "layer" in table or "resource" in table or "training" in table:
-        problem = problem_from_table(users_catalogue(()), table, file=file)
-        _check_size(len(problem.layers), MOST_LAYERS, "layers", file)
-        _check_size(len(problem.resources), MOST_TYPES, "types", file)
-        return problem
-    if "jobs" in table:
-        workload = struct_from(table, Workload, file=file)
-        _check_size(len(workload.jobs), MOST_JOBS, "jobs", file)
-        return workload
-    raise SpecError(
-        "is neither a problem nor a workload",
-        file=file,
-        hint="a problem has [training], [[resource]] and [[layer]]; a workload has `nodes` and `jobs`",
-    )
-
-
-def read_thing(path: Path) -> Problem | Workload:
-    """Return the problem or the workload in a file."""
-    return thing_in(read_table(path), str(path))
 
 
 def get_ready() -> None:
@@ -108,11 +67,6 @@ def _needed(thing: Problem | Workload, kind: type[T], name: str) -> T:
     if not isinstance(thing, kind):
         raise SpecError(f"is no {kind.__name__.lower()}", file=name, hint="open it in the other view")
     return thing
-
-
-def _check_size(count: int, most: int, what: str, file: str) -> None:
-    if count > most:
-        raise SpecError(f"has {count:,} {what}", file=file, hint=f"the page shows files of at most {most:,}")
 
 
 def encoded(task: bytes) -> bytes:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.dashboard.asked import read_thing
 from dovetail.dashboard.run_feed import RunFeed
-from dovetail.dashboard.tasks import read_thing
 from dovetail.errors import DovetailError, SpecError
 from dovetail.runtime.folder import BLUEPRINT, METRICS
 from dovetail.spec import Problem

@@ -35,21 +35,20 @@ say more of the row than either. Therefore
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dovetail.privacy.chacha import NORMALS_A_BLOCK, fill_normals, key_words
 from dovetail.privacy.keys import derived
+from dovetail.privacy.normals import AT_ONCE, PAIR, normals
 
 MOST_STEPS = 1 << 24
 """A row keeps the step as one float32 number, which is exact up to here."""
 Floats = NDArray[np.float32]
 Keys = NDArray[np.int64]
-_16, _32 = np.uint64(16), np.uint64(32)
-_LOW_16, _LOW_24 = np.uint64(0xFFFF), np.uint64(0xFFFFFF)
+_24, _48 = np.uint64(24), np.uint64(48)
 
 
 class Look(NamedTuple):
@@ -66,14 +65,14 @@ FIRST_LOOK = Look(0, 0.0, "")
 
 
 class Known(NamedTuple):
-    """What kernels need to know of steps: of looks, and from `first` on of every step, with the key of its noise."""
+    """What kernels need to know of steps: of looks, and from `first` on of every step."""
 
     looks: NDArray[np.int64]
     look_variances: NDArray[np.float64]
-    look_keys: NDArray[np.uint32]
+    look_streams: NDArray[np.int32]
+    """Numbers of streams; that of the steps since is 0."""
     first: int
     variances: NDArray[np.float64]
-    key: NDArray[np.uint32]
 
 
 class OwedNoise:
@@ -94,18 +93,16 @@ class OwedNoise:
         `deviation` says by how much a step, counted from 1, moves every number of every row, and never changes its
         answer. `looks` are those at the whole table so far, one at `first_step` among them.
         """
-        self._secret, self._stream, self._table, self._deviation = key, stream, table, deviation
+        self._stream, self._deviation = stream, deviation
+        self._secret, self._table = key, table
         self._looks: list[Look] = []
         self._first = first_step
         self._variances = np.zeros(1, dtype=np.float64)
-        self._key = self._key_of(stream)
-        self._arrays = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, len(self._key)), dtype=np.uint32)
+        self._keys: list[bytes] = []
+        self._arrays = np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1, dtype=np.int32)
         self.step = 0
         """How many steps the table has had: rows are read as they are after so many."""
         self._take_up(looks)
-
-    def _key_of(self, stream: str) -> NDArray[np.uint32]:
-        return key_words(derived(self._secret, stream, "rows", self._table))
 
     @property
     def looks(self) -> list[Look]:
@@ -131,26 +128,58 @@ class OwedNoise:
 
     def _lay_out(self) -> None:
         """Have the looks as kernels take them."""
+        streams = list(dict.fromkeys([self._stream, *(each.stream for each in self._looks)]))
+        self._keys = [derived(self._secret, name, "rows", self._table) for name in streams]
         self._arrays = (
             np.array([each.step for each in self._looks], dtype=np.int64),
             np.array([each.variance for each in self._looks], dtype=np.float64),
-            np.stack([self._key_of(each.stream) for each in self._looks]),
+            np.array([streams.index(each.stream) for each in self._looks], dtype=np.int32),
         )
 
     def add_to(self, values: Floats, keys: Keys, since: Floats) -> None:
         """Add to values of rows, which were settled at steps, what they owe now."""
-        add_owed(values, keys, since, self.step, self._known(self.step))
+        self._pay(values, np.arange(len(keys)), keys, since.astype(np.int64), self.step, ends_with_one=False)
 
     def read(self, values: Floats, keys: Keys, rows: Floats, slots: NDArray[np.int32]) -> None:
-        """Add to the values of keys, which were copied from rows at slots, what those owe now; no row changes."""
-        read_owed(values, keys, rows, slots, self.step, self._known(self.step))
+        """Add to the values of keys, which were copied from rows at slots, what those owe now; no row changes.
+
+        Where the slot is -1 there is no row, and nothing is added.
+        """
+        since = np.where(slots >= 0, rows[slots, values.shape[1]], np.float32(self.step)).astype(np.int64)
+        self._pay(values, np.arange(len(keys)), keys, since, self.step, ends_with_one=False)
 
     def settle(self, rows: Floats, slots: NDArray[np.int32], keys: Keys, width: int, *, step: int) -> None:
         """Give rows at slots what they owed before a step, and then the noise of that step: they owe nothing after."""
-        settle(rows, slots, keys, width, step, self._known(step))
+        self._pay(rows[:, :width], slots, keys, rows[slots, width].astype(np.int64), step, ends_with_one=True)
+        rows[slots, width] = np.maximum(rows[slots, width], np.float32(step))
 
-    def _known(self, step: int) -> Known:
-        return Known(*self._arrays, self._first, self._until(step), self._key)
+    def _pay(
+        self, values: Floats, places: NDArray[Any], keys: Keys, since: Keys, until: int, *, ends_with_one: bool
+    ) -> None:
+        """Add to values at places what their rows owe up to a step, which `ends_with_one` has a draw of its own."""
+        known = Known(*self._arrays, self._first, self._until(until))
+        pairs = -(-values.shape[1] // PAIR)
+        some = max(1, AT_ONCE // pairs)
+        for first in range(0, len(keys), some):
+            part = slice(first, first + some)
+            count = count_draws(since[part], until, ends_with_one, known.looks)
+            of_row, streams = np.empty((2, count), dtype=np.int32)
+            deviations, counters = np.empty(count), np.empty((count * pairs, 2), dtype=np.uint64)
+            list_draws(
+                keys[part], since[part], until, ends_with_one, pairs, known, of_row, streams, deviations, counters
+            )
+            add_draws(values, places[part], of_row, deviations, pairs, self._drawn(counters, streams, pairs))
+
+    def _drawn(self, counters: NDArray[np.uint64], streams: NDArray[np.int32], pairs: int) -> NDArray[np.float64]:
+        """Return the numbers of draws, each of its own stream."""
+        if not streams.any():
+            return normals(self._keys[0], counters)
+        drawn = np.empty((len(streams), pairs * PAIR))
+        by_draw = counters.reshape(len(streams), pairs, 2)
+        for number in np.unique(streams):
+            mine = streams == number
+            drawn[mine] = normals(self._keys[number], by_draw[mine].reshape(-1, 2)).reshape(-1, pairs * PAIR)
+        return drawn.ravel()
 
     def _until(self, step: int) -> NDArray[np.float64]:
         """Return V of the first step, the next and so on, up to a step at least."""
@@ -164,63 +193,61 @@ class OwedNoise:
         return self._variances
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _draw(values, width, row, since, until, deviation, key, block, normals):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add the draw of a row for the steps after `since` up to `until`; row, steps and block make up the counter."""
-    low, high = np.uint64(row), np.uint64(row) >> _32
-    steps = (np.uint64(since) & _LOW_24) | ((np.uint64(until) >> _16) << np.uint64(24))
-    for number in range((width + NORMALS_A_BLOCK - 1) // NORMALS_A_BLOCK):
-        place = np.uint64(number) | ((np.uint64(until) & _LOW_16) << _16)
-        fill_normals(key, place, steps, low, high, block, normals)
-        begin = number * NORMALS_A_BLOCK
-        for j in range(begin, min(width, begin + NORMALS_A_BLOCK)):
-            values[j] += np.float32(deviation * normals[j - begin])
-
-
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _pay(values, width, row, since, until, known, block, normals):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add what a row owes, one draw for each stretch between two looks at the whole table."""
-    at = np.searchsorted(known.looks, since, side="right")
-    # Before the first step of this stream nothing but looks is known, and every row was settled at one of them.
-    before = known.variances[since - known.first] if since >= known.first else known.look_variances[at - 1]
-    while since < until:
-        if at < len(known.looks) and known.looks[at] <= until:
-            end, after, key = known.looks[at], known.look_variances[at], known.look_keys[at]
+@njit(cache=True, nogil=True)
+def count_draws(settled, until, ends_with_one, looks):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return how many draws rows owe: one for each stretch between two looks at the whole table."""
+    count = 0
+    for i in range(len(settled)):
+        if settled[i] >= until:
+            continue
+        before = until - 1 if ends_with_one else until
+        count += 1 if ends_with_one else 0
+        at = np.searchsorted(looks, settled[i], side="right")
+        since = settled[i]
+        while since < before:
+            since = looks[at] if at < len(looks) and looks[at] <= before else before
             at += 1
-        else:
-            end, after, key = until, known.variances[until - known.first], known.key
-        _draw(values, width, row, since, end, np.sqrt(max(0.0, after - before)), key, block, normals)
-        since, before = end, after
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_owed(values, keys, settled, until, known):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add to each row of values what it owes."""
-    block, normals = np.empty(16, dtype=np.uint32), np.empty(NORMALS_A_BLOCK, dtype=np.float64)
-    for i in range(len(keys)):
-        _pay(values[i], values.shape[1], keys[i], np.int64(settled[i]), until, known, block, normals)
+def list_draws(keys, settled, until, ends_with_one, pairs, known, of_row, streams, deviations, counters):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write of each draw whose it is, of which stream, its deviation, and the counters that its numbers have."""
+    count = 0
+    for i in range(len(settled)):
+        since = settled[i]
+        if since >= until:
+            continue
+        before_last = until - 1 if ends_with_one else until
+        at = np.searchsorted(known.looks, since, side="right")
+        # Before the first step of this stream nothing but looks is known, and every row was settled at one of them.
+        before = known.variances[since - known.first] if since >= known.first else known.look_variances[at - 1]
+        while since < until:
+            stream = 0
+            if at < len(known.looks) and known.looks[at] <= before_last:
+                end, after, stream = known.looks[at], known.look_variances[at], known.look_streams[at]
+                at += 1
+            else:
+                end = before_last if since < before_last else until
+                after = known.variances[end - known.first]
+            of_row[count], streams[count] = i, stream
+            deviations[count] = np.sqrt(max(0.0, after - before))
+            # A counter: the row; from where, to where, and which pair of its numbers.
+            steps = np.uint64(since) | (np.uint64(end) << _24)
+            for pair in range(pairs):
+                counters[count * pairs + pair, 0] = np.uint64(keys[i])
+                counters[count * pairs + pair, 1] = steps | (np.uint64(pair) << _48)
+            since, before = end, after
+            count += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_owed(values, keys, rows, slots, until, known):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add to values that were copied from rows at slots what those owe; where the slot is -1, nothing."""
-    block, normals = np.empty(16, dtype=np.uint32), np.empty(NORMALS_A_BLOCK, dtype=np.float64)
+def add_draws(values, places, of_row, deviations, pairs, drawn):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add draws to the values of their rows, one after the other."""
     width = values.shape[1]
-    for i in range(len(keys)):
-        if slots[i] >= 0:
-            _pay(values[i], width, keys[i], np.int64(rows[slots[i], width]), until, known, block, normals)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def settle(rows, slots, keys, width, step, known):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Give rows what they owe up to the step before, then that of the step; note the step."""
-    block, normals = np.empty(16, dtype=np.uint32), np.empty(NORMALS_A_BLOCK, dtype=np.float64)
-    of_step = known.variances[step - known.first] - known.variances[step - 1 - known.first]
-    deviation = np.sqrt(max(0.0, of_step))
-    for i in range(len(slots)):
-        row = rows[slots[i]]
-        since = np.int64(row[width])
-        if since < step:
-            _pay(row, width, keys[i], since, step - 1, known, block, normals)
-            _draw(row, width, keys[i], step - 1, step, deviation, known.key, block, normals)
-            row[width] = np.float32(step)
+    for draw in range(len(of_row)):
+        row = values[places[of_row[draw]]]
+        first = draw * pairs * 2
+        for j in range(width):
+            row[j] += np.float32(deviations[draw] * drawn[first + j])

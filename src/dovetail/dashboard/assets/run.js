@@ -5,7 +5,7 @@
   const MOST_POINTS = 2500;
   const STATES = { running: ["Live", "good.live"], done: ["Done", "good"], stopped: ["Stopped", "warn"], "not begun": ["Not begun", "warn"], unknown: ["Not known", "warn"] };
   const badge = (state) => { const [text, kind] = STATES[state] || [state, "warn"]; return D.el("span.badge." + kind, { text }); };
-  const isFault = (text) => !/checkpoint|kept|joined|began|trains/.test(text) || /died|lost|silent|back to/.test(text);
+  const isFault = (text) => /\b(died|ended|lost|gone|silent|killed|goes back|came back|gave back|begins again|done again|alive, but|waits for the others|not started)\b/.test(text);
 
   const show = async (root, things, name) => {
     const runs = await D.source.runs();
@@ -67,7 +67,7 @@
 
   // -- one run --------------------------------------------------------------------------------------------------------
   const showOne = async (root, runs, name) => {
-    let stopped = false, run = null, stopFollowing = () => {}, due = null;
+    let stopped = false, run = null, timeline = null, looked_s = 0, stopFollowing = () => {}, due = null;
     const head = D.el("div"), problem = D.el("div"), figures = D.el("div"), curves = D.el("div.grid"), middle = D.el("div"), still = D.el("div");
     const charts = {};
     const chart = (key, title, words, unit) => (charts[key] = charts[key] || D.curve({ title, unit, show: words, across: W.seconds }));
@@ -161,8 +161,8 @@
         run.validated.map((each) => [W.count(each.step), ...Object.keys(run.validated[0]).filter((key) => typeof run.validated[0][key] === "number" && !["step", "unix_s", "ran_s"].includes(key)).map((key) => W.figure(each[key]))]))));
       if (run.replanned.length) cards.push(D.card("Planned again", D.el("ul", null, run.replanned.map((each) => D.el("li", { text: Object.entries(each).filter(([, value]) => typeof value !== "object").map(([key, value]) => `${key.replaceAll("_", " ")}: ${typeof value === "number" ? W.figure(value) : value}`).join(", ") })))));
       if (run.happened.length) cards.push(D.card("What happened", D.el("ol.happened", { tabindex: "0" }, [...run.happened].reverse().map((each) => D.el("li", null, D.el("span.when", { text: W.clock(each.unix_s) }), D.el("span" + (isFault(each.text) ? ".fault" : ""), { text: each.text }))))));
-      if (run.timeline) { if (!still.timeline || still.timeline.to !== run.timeline.to_s) still.timeline = { to: run.timeline.to_s, card: D.timeline(name, run.timeline, marks()) }; } else missing.push("a timeline: train with --timeline FILE.html, which keeps what every worker does");
-      D.clear(still, still.timeline ? still.timeline.card : null, D.el("div.grid.wider", null, cards), missing.length ? D.card("Not in this run's folder", D.el("ul.note", null, missing.map((each) => D.el("li", { text: each })))) : null);
+      if (run.timeline) timeline = timeline || D.timeline(name, run.timeline, marks); else missing.push("a timeline: train with --timeline FILE.html, which keeps what every worker does");
+      D.clear(still, timeline ? timeline.card : null, D.el("div.grid.wider", null, cards), missing.length ? D.card("Not in this run's folder", D.el("ul.note", null, missing.map((each) => D.el("li", { text: each })))) : null);
     };
     const drawAll = () => { drawHead(); drawFigures(); drawCurves(); drawMiddle(); drawStill(); };
     const load = async () => {
@@ -197,6 +197,7 @@
         for (const key of Object.keys(data.metrics || {})) if (!run.metric_curves[key]) run.metric_curves[key] = new Array(run.curves.ran_s.length - 1).fill(null);
         for (const [key, column] of Object.entries(run.metric_curves)) column.push((data.metrics || {})[key] ?? null);
         if (run.curves.ran_s.length > MOST_POINTS) { load(); return; }
+        if (timeline && data.ran_s - looked_s >= 2) { looked_s = data.ran_s; timeline.refresh(); }
         soon("progress", "figures");
       } else if (kind === "state") { if (data.state !== run.state) load(); }
       else {

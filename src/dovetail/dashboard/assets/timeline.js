@@ -5,13 +5,14 @@
   const COLOURS = { compute: "#0072b2", reduce: "#009e73", wait: "#d9a08a", read: "#cc79a7", fetch: "#56b4e9", send: "#e69f00" };
   const OWN = ["compute", "reduce", "wait"];
   const LEFT = 96, TOP = 4, ROW = 40, AXIS = 24;
+  // Returns its card, and `refresh`, which takes in what has come since: where all was shown, all is shown again.
   D.timeline = (name, facts, marks) => {
     const { canvas, begin } = D.canvas(() => TOP + ROW * facts.workers.length + AXIS,
       `Timeline of ${W.plural(facts.workers.length, "worker")} over ${W.seconds(facts.to_s - facts.from_s)}. Arrow keys move it, plus and minus enlarge it, 0 shows all.`);
     canvas.tabIndex = 0;
     const under = D.el("div.under-picture", { text: "" });
     let from = facts.from_s, to = facts.to_s, got = null, asked = 0, waiting = false;
-    const zero = facts.from_s;
+    const zero = facts.from_s, used = D.el("div");
     const colourOf = (kind) => COLOURS[facts.kinds[kind]];
     const draw = () => {
       const { pen, width, tall } = begin();
@@ -60,7 +61,7 @@
           }
         });
       }
-      for (const mark of marks || []) {
+      for (const mark of marks()) {
         if (!W.known(mark.unix_s)) continue;
         pen.fillStyle = D.theme(mark.isFault ? "alarm" : "muted");
         pen.fillRect(Math.round(place(mark.unix_s)), TOP, mark.isFault ? 2 : 1, bottom - TOP);
@@ -71,15 +72,25 @@
       if (waiting) { asked++; return; }
       waiting = true;
       const number = asked;
-      try { got = await D.source.timeline(name, from, to); draw(); } catch (problem) { under.textContent = problem.message; }
+      try {
+        got = await D.source.timeline(name, from, to);
+        if (got.whole) {
+          const wasAll = from <= facts.from_s && to >= facts.to_s, grew = got.whole.to_s > facts.to_s;
+          facts = got.whole;
+          if (grew) drawUsed();
+          if (grew && wasAll) { to = facts.to_s; tell(); asked++; }
+        }
+        draw();
+      } catch (problem) { under.textContent = problem.message; }
       waiting = false;
       if (asked !== number) fetchWindow();
     };
+    const tell = () => { under.textContent = `${W.seconds(from - zero)} to ${W.seconds(to - zero)}: ${W.seconds(to - from)}`; };
     const go = (newFrom, newTo) => {
       const length = Math.max(1e-4, Math.min(newTo - newFrom, facts.to_s - facts.from_s));
       from = Math.max(facts.from_s, Math.min(newFrom, facts.to_s - length));
       to = from + length;
-      under.textContent = `${W.seconds(from - zero)} to ${W.seconds(to - zero)}: ${W.seconds(to - from)}`;
+      tell();
       draw();
       fetchWindow();
     };
@@ -114,16 +125,19 @@
     });
     D.picture(canvas, draw);
     requestAnimationFrame(whole);
-    const used = facts.kinds.filter((_, kind) => facts.seconds.some((row) => row[kind] > 0));
-    const lived = facts.to_s - facts.from_s;
-    return D.card("Timeline",
+    const drawUsed = () => {
+      const kinds = facts.kinds.filter((_, kind) => facts.seconds.some((row) => row[kind] > 0));
+      D.clear(used, D.table("Seconds of each worker", ["worker", ...kinds.map((kind) => "#" + kind)],
+        facts.workers.map((worker, row) => [worker, ...kinds.map((kind) => W.seconds(facts.seconds[row][facts.kinds.indexOf(kind)]))])));
+    };
+    drawUsed();
+    const card = D.card("Timeline",
       D.el("div.buttons", null,
         D.button("Enlarge", () => zoom(0.5), "quiet.small"), D.button("Reduce", () => zoom(2), "quiet.small"),
         D.button("Back", () => pan(-0.5), "quiet.small"), D.button("On", () => pan(0.5), "quiet.small"),
-        D.button("Last tenth", () => go(facts.to_s - lived / 10, facts.to_s), "quiet.small"), D.button("All", whole, "quiet.small")),
-      D.key(used.map((kind) => [kind, COLOURS[kind]])), canvas, under,
-      D.el("p.note", { text: "Computing, reducing and waiting are a worker's own time; reading, fetching and sending, in the thin lane, go on beside it. Drag to move; with the picture in focus, the wheel, + and - enlarge." + (facts.left_out_bytes ? ` The first ${W.bytes(facts.left_out_bytes)} of the file are left out.` : "") }),
-      D.table("Seconds of each worker", ["worker", ...used.map((kind) => "#" + kind)],
-        facts.workers.map((worker, row) => [worker, ...used.map((kind) => W.seconds(facts.seconds[row][facts.kinds.indexOf(kind)]))])));
+        D.button("Last tenth", () => go(facts.to_s - (facts.to_s - facts.from_s) / 10, facts.to_s), "quiet.small"), D.button("All", whole, "quiet.small")),
+      D.key(Object.entries(COLOURS)), canvas, under,
+      D.el("p.note", { text: "Computing, reducing and waiting are a worker's own time; reading, fetching and sending, in the thin lane, go on beside it. Drag to move; with the picture in focus, the wheel, + and - enlarge." + (facts.left_out_bytes ? ` The first ${W.bytes(facts.left_out_bytes)} of the file are left out.` : "") }), used);
+    return { card, refresh: fetchWindow };
   };
 })();
