@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there_is_named_with_its_address_after_one_try(folder
     with served(folder, manners) as address:
         with pytest.raises(DataError, match=rf"there is no file `{address}/nothing.csv`"):
             load_data(f"{address}/nothing.csv")
-        assert len(manners.asked) <= 2
+        assert len(manners.asked) < remote.ATTEMPTS  # a connection that was closed meanwhile may cost another
         with pytest.raises(DataError, match="there is no file"):
             load_data(f"{address}/log/*.csv")
 
@@ -123,7 +123,7 @@ def test_what_may_not_be_read_is_said_after_one_try(folder):
     manners = Manners(forbids="t.csv")
     with served(folder, manners) as address, pytest.raises(DataError, match=rf"`{address}/t.csv` may not be read"):
         load_data(f"{address}/t.csv")
-    assert len(manners.asked) <= 2
+    assert len(manners.asked) < remote.ATTEMPTS  # a connection that was closed meanwhile may cost another
 
 
 def test_a_server_that_only_fails_or_is_not_there_is_an_error_with_its_address_and_the_number_of_tries(folder):

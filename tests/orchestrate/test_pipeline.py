@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dovetail import orchestrate
@@ -40,6 +42,7 @@ def test_a_program_measures_plans_and_trains_a_model_in_one_call(tmp_path):
     assert facts["place"] in ("local", "servers", "sharded")
     assert facts["parts"][-1]["part"] == "whole"
     assert facts["parts"][-1]["measured_seconds_per_batch"] > 0
+    assert json.loads((tmp_path / "run" / "parts.json").read_bytes())["parts"] == facts["parts"]
     assert facts["layout"]
     assert any(each["layout"] == "one process on cpu" for each in facts["compared"])
     assert shown == [found.planned]

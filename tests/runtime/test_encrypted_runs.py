@@ -118,15 +118,15 @@ def test_no_row_parameter_or_gradient_is_in_any_file_of_its_folder(killed_runs, 
         gradients = gradients_in(found, key, tmp_path / name)
         assert len(gradients) > 4
         everything, cold = found.everything(), found.data("rows/**/*")
-        rows = [row[:8].tobytes() for table in state.rows for row in table[::8]]
-        slices = [state.dense[at : at + 16].tobytes() for at in range(0, len(state.dense) - 16, 64)]
+        rows = [row[:8].tobytes() for table in state.rows for row in table[::20]]
+        slices = [state.dense[at : at + 16].tobytes() for at in range(0, len(state.dense) - 16, 128)]
         counts[name] = {
             "rows": sum(row in everything for row in rows) / len(rows),
             "cold rows": sum(row in cold for row in rows) / len(rows),
             "dense": sum(each in everything for each in slices) / len(slices),
             "gradients": sum(array.tobytes()[:64] in everything for array in gradients) / len(gradients),
         }
-        assert len(rows) > 200
+        assert len(rows) > 80
         keep_encrypted(found.folder, None)
 
     # The same search finds them where the run is plain.
@@ -137,6 +137,7 @@ def test_no_row_parameter_or_gradient_is_in_any_file_of_its_folder(killed_runs, 
     assert counts["kept"] == {"rows": 0, "cold rows": 0, "dense": 0, "gradients": 0}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_where_a_plain_one_does(killed_runs, tmp_path):
     place = killed_runs["kept"].folder.parent
     for name in ("kept", "plain"):
@@ -148,6 +149,7 @@ def test_a_killed_run_goes_on_and_ends_where_a_plain_one_does(killed_runs, tmp_p
     assert not list((place / "kept").glob("redo/*/*"))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_comes_back_by_its_encrypted_log(tmp_path):
     make_key_file(tmp_path / "run.key")
     run, killed_at = make(tmp_path / "run.key", samples=8000), []

@@ -115,6 +115,11 @@ class DashboardApp:
     def _ends(self) -> bool:
         return self.is_closing()
 
+    def start(self) -> None:
+        """Have what plans loaded before it is asked for, where there is something to plan."""
+        if self._things.problems:
+            self._quick.start()
+
     def close(self) -> None:
         """End what was started."""
         self._quick.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
 from dovetail.dashboard.things import Things
-from dovetail.errors import DovetailError, MissingExtraError
+from dovetail.errors import MissingExtraError
+from dovetail.serve.listening import listen_at
 
 HERE = ("127.0.0.1", "localhost", "::1")
 END_S = 3
@@ -33,7 +33,7 @@ def serve_dashboard(
         from dovetail.dashboard.guard import PageGuard  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"what `dovetail dashboard` needs ({error.name})", extra="dashboard") from None
-    listening = _listen(host, port)
+    listening = listen_at(host, port)
     dashboard = DashboardApp(things)
     server: Any = uvicorn.Server(
         uvicorn.Config(
@@ -50,24 +50,10 @@ def serve_dashboard(
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - how it is shown
     tell(f"look at http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}")
     try:
+        dashboard.start()
         server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:
         dashboard.close()
         listening.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(128)
-    except OSError as error:
-        listening.close()
-        raise DovetailError(
-            f"{host}:{port}: {error.strerror}", hint="give another --port; 0 takes a free one"
-        ) from None
-    return listening

@@ -30,6 +30,11 @@ class TaskRunner:
         self._waiting = 0
         self._is_ready = False
 
+    def start(self) -> None:
+        """Start the process, which loads what it needs while nobody waits."""
+        with self._one_at_a_time:
+            self._started()
+
     def do(self, task: Task) -> bytes:
         """Return the answer to a task as JSON; raise where it takes too long, or where too many wait."""
         with self._counted(), self._one_at_a_time:
@@ -58,11 +63,15 @@ class TaskRunner:
             with self._counting:
                 self._waiting -= 1
 
-    def _ask(self, line: bytes) -> bytes:
+    def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - ours
-        process, limit_s = self._process, self._limit_s if self._is_ready else self._limit_s + START_S
+        return self._process
+
+    def _ask(self, line: bytes) -> bytes:
+        process = self._started()
+        limit_s = self._limit_s if self._is_ready else self._limit_s + START_S
         too_long = threading.Event()
 
         def give_up() -> None:

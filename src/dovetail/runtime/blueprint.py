@@ -225,6 +225,15 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many servers there are."""
         return len(self.servers)
 
+    @property
+    def mask_reach(self) -> float:
+        """Return the largest number that a worker's sum of gradients has under masks: more is cut.
+
+        What a number of one sample's gradient may be, times the samples of a step.
+        """
+        privacy = self.run.privacy
+        return (privacy.mask_range or privacy.clip or 1.0) * self.batch
+
     def dense_slice(self, server: int) -> slice:
         """Return the part of the dense vector that a server keeps."""
         return dense_slice(self.dense_size, server, self.num_servers)

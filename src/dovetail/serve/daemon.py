@@ -18,6 +18,7 @@ from dovetail.errors import DovetailError, MissingExtraError
 from dovetail.open_files import allow_many_files
 from dovetail.scheduler.registry import make_policy
 from dovetail.serve.controller import Controller
+from dovetail.serve.listening import listen_at
 from dovetail.serve.local import LocalLauncher
 from dovetail.serve.settings import DaemonSettings
 from dovetail.serve.store import JobStore
@@ -59,7 +60,7 @@ def serve(
     policy = make_policy(settings.policy)
     store = JobStore(folder / STATE)
     controller = Controller(folder, store, LocalLauncher(), PolicyAsker(policy, settings), settings)
-    listening = _listen(host, port)
+    listening = listen_at(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     replace_file(folder / ADDRESS, msgspec.json.encode({"url": url, "process": os.getpid()}))
     local = _listen_in(folder)
@@ -135,19 +136,3 @@ def _listen_in(folder: Path) -> list[socket.socket]:
     finally:
         os.close(inside)
     return [listening]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(512)
-    except OSError as error:
-        listening.close()
-        raise DovetailError(
-            f"{host}:{port}: {error.strerror}", hint="give another --port; 0 takes a free one"
-        ) from None
-    return listening

@@ -41,6 +41,14 @@ class RunPrivacy(Section, frozen=True):
         Meta(description="what servers see: plain (each worker's gradients) or masked (the sums over workers alone)"),
     ] = "plain"
 
+    mask_range: Annotated[
+        float | None,
+        Meta(
+            description="with masked: how large a number of a sample's gradient may be; sums reach that times the "
+            "samples of a step, and more is cut; absent: clip, or 1"
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         """Refuse half a promise, and numbers that promise nothing."""
         given = {"epsilon": self.epsilon, "delta": self.delta, "clip": self.clip}
@@ -52,6 +60,8 @@ class RunPrivacy(Section, frozen=True):
                     key=name,
                     hint="a promise needs epsilon, delta and clip; `dovetail privacy` says what each costs",
                 )
+        if self.mask_range is not None:
+            check_number(self, "mask_range", above=0.0)
         if not self.is_private:
             return
         for name in ("epsilon", "clip"):

@@ -267,6 +267,8 @@ class RunNetwork(Section, frozen=True):
     ] = False
 
 
+MOST_MASKED = 1024
+"""Workers whose gradients are added up under masks."""
 NO_SERVERS, NO_FAULTS = RunServers(), RunFaults()
 """What a run has that names none: told from one that names the same numbers by being these very objects."""
 
@@ -303,6 +305,7 @@ class Run(Section, frozen=True):
             self._check_ring()
         self._check_sites()
         self._check_privacy()
+        self._check_masked()
         names = [name for name, _ in self.each_worker()]
         for name in names:
             check_worker_name(name)
@@ -341,6 +344,7 @@ class Run(Section, frozen=True):
             or self.training.mode != "sync"
             or self.training.dense == "ring"
             or self.compression.is_wanted
+            or self.privacy.aggregation == "masked"
         )
 
     def with_servers(self) -> Run:
@@ -431,6 +435,81 @@ class Run(Section, frozen=True):
         for key, value, reason, hint in self._not_private():
             raise SpecError(f"is {value}, and the run is private: {reason}", key=key, hint=hint)
 
+    def _check_masked(self) -> None:
+        """Refuse what cannot be added up under masks, with the reason."""
+        if self.privacy.aggregation != "masked":
+            return
+        training, compression = self.training, self.compression
+        num_workers = len(self.each_worker())
+        for key, is_wrong, value, reason, hint in (
+            (
+                "training.mode",
+                training.mode != "sync",
+                f'"{training.mode}"',
+                "masks cancel in the sum over all workers of one step",
+                'set training.mode = "sync"',
+            ),
+            (
+                "training.dense",
+                training.dense != "ps",
+                f'"{training.dense}"',
+                "in a ring workers see each other's sums",
+                'set training.dense = "ps"',
+            ),
+            (
+                "table.place",
+                self.table.place != "servers",
+                f'"{self.table.place}"',
+                "there are no servers to add up what workers send",
+                'leave it out, or set table.place = "servers"',
+            ),
+            ("worker", num_workers < 2, f"{num_workers}", "a sum of one is its gradient", "have two workers or more"),
+            (
+                "worker",
+                num_workers > MOST_MASKED,
+                f"{num_workers}",
+                "sums of so many have few levels in 32 bits",
+                f"have {MOST_MASKED} at most",
+            ),
+            (
+                "compression.bits" if compression.topk is None else "compression.topk",
+                compression.is_wanted,
+                f"{compression.topk or compression.bits}",
+                "what is masked looks random, and cannot be sent in fewer bits",
+                "leave it out",
+            ),
+            (
+                "training.tail",
+                bool(training.tail),
+                f"{training.tail}",
+                "a worker's gradients of a step go under one mask, and nobody takes some of another's",
+                "leave it out",
+            ),
+            (
+                "training.batch_norm",
+                training.batch_norm == "global",
+                '"global"',
+                "statistics of each worker's samples would go to a server",
+                'set training.batch_norm = "own"',
+            ),
+            (
+                "stage",
+                len(self.stages) > 1,
+                f"a list of {len(self.stages)}",
+                "workers of later stages see others' activations, and add up in rings",
+                "train the model uncut",
+            ),
+            (
+                "site",
+                bool(self.sites),
+                f"a list of {len(self.sites)}",
+                "sites see what each other's samples changed",
+                "use one site",
+            ),
+        ):
+            if is_wrong:
+                raise SpecError(f"is {value}, and sums are masked: {reason}", key=key, hint=hint)
+
     def _not_private(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield key, value, reason and way out of everything that would break the promise, or its accounting."""
         training, compression = self.training, self.compression
@@ -517,6 +596,7 @@ def _names_processes(settings: Mapping[str, Any]) -> bool:
         key == "worker"
         or key.split(".")[0] in ("servers", "stage", "site", "compression", "faults")
         or (key == "training.mode" and value != "sync")
+        or (key == "privacy.aggregation" and value == "masked")
         or (key == "training.dense" and value == "ring")
         for key, value in {**settings, **flat}.items()
     )

@@ -146,11 +146,11 @@ def test_in_ssp_every_row_has_the_tasks_of_everyone_in_it_that_staleness_asks_fo
         name, number, said, fetched = mine[0]
         if not fetched:
             row = np.array([applied[each] for each in names], dtype=np.float32)
-            moment_of = clocks(said["clock"], said["slowest"])
+            moment_of = clocks(*said)
             (found,), (came,) = ask(
                 caches[name], moment_of, 0, key, lambda table, keys, row=row: row[None][: len(keys)]
             )
-            assert found.min() >= said["clock"] - staleness
+            assert found.min() >= said[0] - staleness
             fetched.append(found)
             used, num_kept = used + 1, num_kept + int(not came)
         elif rng.random() < 0.7:  # its gradients come, and count

@@ -17,6 +17,7 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.membership import GRACE_S, Roster, Worker
 from dovetail.runtime.coordinator.work import BeginAgain, Fail, GoBack, Wish
+from dovetail.runtime.masking.masks import FEWEST
 from dovetail.runtime.messages import (
     Apply,
     Holds,
@@ -45,6 +46,8 @@ class DenseKeepers:
 
     everyone: bool = False
     """Whether every worker takes part in every step, and no other can do its part."""
+    fewest: int = 1
+    """Of workers, without whom no step begins."""
     num_savers: int = 0
     """How many of them, servers aside, write a part of a checkpoint."""
     servers_clip: bool = True
@@ -105,6 +108,39 @@ class NormsWaitForAll(DenseKeepers):
     def drop(self, name: str) -> Wish | None:
         """Have the step computed again: the others wait for what a lost worker would have brought."""
         return BeginAgain(f"batch norms go on without {name}; the step under way begins again")
+
+
+class MasksWaitForAll(DenseKeepers):
+    """The servers do, and know a step's sum once every worker's masks are in it.
+
+    A step of which one was lost is done again, by those who are there then, with other masks.
+    """
+
+    everyone = True
+    fewest = FEWEST
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._alone_s: float | None = None
+        """Since when there are too few."""
+
+    def drop(self, name: str) -> Wish | None:
+        """Have the step computed again: what others brought makes no sense without what a lost worker would have."""
+        return BeginAgain(f"masks go on without {name}; the step under way begins again")
+
+    def tick(self, now_s: float) -> Wish | None:
+        """Give up where others do not come back."""
+        if len(self._roster.workers) >= self.fewest:
+            self._alone_s = None
+        elif self._alone_s is None:
+            self._alone_s = now_s
+        elif now_s - self._alone_s > FORMING_S:
+            there = ", ".join(sorted(self._roster.workers)) or "none"
+            return Fail(
+                f"masked sums are of two workers or more, and for {FORMING_S:.0f} s there was {there}",
+                'a sum of one is its gradient: have more workers, or privacy.aggregation = "plain"',
+            )
+        return None
 
 
 class RingKeepsDense(DenseKeepers):
@@ -378,6 +414,8 @@ def _workers_of(roster: Roster, stage: int) -> Callable[[], Mapping[str, Worker]
 
 def dense_keepers(blueprint: Blueprint, roster: Roster, decisions: Decisions) -> DenseKeepers:
     """Return those that the run asks for."""
+    if blueprint.run.privacy.aggregation == "masked":
+        return MasksWaitForAll(roster)
     if blueprint.run.training.dense != "ring":
         return NormsWaitForAll() if blueprint.run.training.batch_norm == "global" else DenseKeepers()
     if blueprint.stages:

@@ -52,6 +52,8 @@ class Worker(Member):
     lateness: Deadline
     """How much longer tasks take than predicted, in seconds beyond the prediction."""
     settings: RunWorker = field(default_factory=RunWorker)
+    mask_key: str = ""
+    """Where its gradients go under masks: its public key for these."""
     speed: WorkerSpeed = field(default_factory=WorkerSpeed)
     most_samples: int | None = None
     stuck_s: float = 0.0
@@ -132,6 +134,7 @@ def worker_of(message: Hello, address: bytes, now_s: float, patience_s: float, s
         silence=_silence(patience_s),
         lateness=Deadline(k=8.0, floor_s=min(3.0, patience_s), first_s=patience_s),
         settings=settings,
+        mask_key=message.mask_key,
         most_samples=message.most_samples,
     )
 

@@ -131,10 +131,10 @@ class TaskPool:
             return True
         return self.clocks.get(worker, 0) <= min(self.clocks.values()) + staleness
 
-    def clocks_of(self, worker: str) -> dict[str, int]:
+    def clocks_of(self, worker: str) -> tuple[int, int]:
         """Return how many tasks a worker has done, and the slowest: servers have applied that many of everyone."""
         slowest = min(self.clocks.values(), default=0)
-        return {"clock": self.clocks.get(worker, slowest), "slowest": slowest}
+        return self.clocks.get(worker, slowest), slowest
 
     def join(self, worker: str) -> None:
         """Start a worker's clock with the slowest."""
@@ -313,6 +313,7 @@ class PoolWork:
         if is_new:
             self._decisions.write(task=task.line)
         epoch, first = divmod(task.first, self._pool.samples)
+        clock, slowest = self._pool.clocks_of(worker.name)
         self._decisions.send(
             worker,
             Assign(
@@ -323,7 +324,8 @@ class PoolWork:
                 ranges=((first, first + task.num_positions),),
                 is_open=False,
                 factor=self._schedule(self.step),
-                **self._pool.clocks_of(worker.name),
+                clock=clock,
+                slowest=slowest,
             ),
         )
         return True

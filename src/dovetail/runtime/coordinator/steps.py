@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dovetail.runtime.dispatch import StepPlan
-from dovetail.runtime.messages import Accepted
+from dovetail.runtime.messages import Accepted, MaskKey
 
 
 @dataclass(slots=True)
@@ -63,6 +63,8 @@ class Step:
     """Tasks that wait for their workers to be free."""
     orphans: deque[StepTask] = field(default_factory=deque)
     """Tasks whose workers are lost."""
+    masks: tuple[MaskKey, ...] = ()
+    """Where sums are masked: who takes part, all of whom have to."""
     next_number: int = 0
     tail: int = 0
     """The first position that nobody has taken."""

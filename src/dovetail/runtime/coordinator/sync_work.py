@@ -35,7 +35,9 @@ class SyncWork:
         self._schedule = make_schedule(schedule.name, **schedule.settings())
         self._keepers = dense_keepers(blueprint, roster, decisions)
         self._clip_norm = blueprint.run.optimizer.clip_norm
-        self._scheduler = TaskScheduler(blueprint, roster, decisions, everyone=self._keepers.everyone)
+        self._scheduler = TaskScheduler(
+            blueprint, roster, decisions, everyone=self._keepers.everyone, fewest=self._keepers.fewest
+        )
         self.position = 0
         self.wish: Wish | None = None
         self._checkpoint_folder = ""

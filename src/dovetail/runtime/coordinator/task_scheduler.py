@@ -11,8 +11,8 @@ from dovetail.runtime.blueprint import Blueprint
 from dovetail.runtime.coordinator.decisions import Decisions
 from dovetail.runtime.coordinator.membership import Roster, Worker, shares_of
 from dovetail.runtime.coordinator.steps import Step, StepTask
-from dovetail.runtime.dispatch import grant, plan_step
-from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, GiveBack, More, Recall
+from dovetail.runtime.dispatch import grant, plan_step, with_floor
+from dovetail.runtime.messages import Assign, Close, Extend, GaveBack, GiveBack, MaskKey, More, Recall
 
 LEAD = 1.5
 """How many times what a worker takes to get new work ready it is answered before it needs it."""
@@ -46,9 +46,15 @@ class AskedBack(NamedTuple):
 class TaskScheduler:
     """Divides global batches into steps, and steps into tasks."""
 
-    def __init__(self, blueprint: Blueprint, roster: Roster, decisions: Decisions, *, everyone: bool) -> None:
-        """Start with nothing handed out; `everyone` takes part in every step in a ring, and nobody for another."""
-        self._roster, self._decisions = roster, decisions
+    def __init__(
+        self, blueprint: Blueprint, roster: Roster, decisions: Decisions, *, everyone: bool, fewest: int = 1
+    ) -> None:
+        """Start with nothing handed out; `everyone` takes part in every step in a ring, and nobody for another.
+
+        With fewer workers than `fewest` no step begins.
+        """
+        self._roster, self._decisions, self._fewest = roster, decisions, fewest
+        self._is_masked = blueprint.run.privacy.aggregation == "masked"
         self._training, self._everyone = blueprint.run.training, everyone
         self._samples, self._batch = blueprint.samples, blueprint.batch
         self.total = blueprint.samples * blueprint.run.training.epochs
@@ -202,6 +208,7 @@ class TaskScheduler:
                 ranges=tuple(task.ranges),
                 is_open=task.is_open,
                 batch=step.num_positions,
+                masks=step.masks,
             ),
         )
 
@@ -210,15 +217,19 @@ class TaskScheduler:
         if number in self._steps:
             return self._steps[number]
         workers = [worker for worker in self._workers if worker.name not in self._late]
-        if self._next_position >= self.total or number >= self._until_step or not workers:
+        if self._next_position >= self.total or number >= self._until_step or len(workers) < self._fewest:
             return None
         epoch, first = divmod(self._next_position, self._samples)
         last = min(self._samples, first + self._batch)
         shares = shares_of(workers, balance=self._training.balance)
         plan = plan_step(last - first, shares, tail=self._training.tail if self._training.balance else 0.0)
+        if self._is_masked:
+            plan = replace(plan, main=with_floor(plan.main))
         step = Step.divided(
             number, epoch=epoch, first=first, last=last, plan=plan, now_s=now_s, everyone=self._everyone
         )
+        if self._is_masked:
+            step.masks = tuple(MaskKey(name=worker.name, public=worker.mask_key) for worker in workers)
         self._steps[number] = step
         self._next_position += last - first
         return step

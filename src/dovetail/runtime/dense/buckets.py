@@ -34,7 +34,7 @@ def is_bucketed(blueprint: Blueprint) -> bool:
     """Say whether dense gradients may come in buckets."""
     run, training = blueprint.run, blueprint.run.training
     may_be = training.mode == "sync" and training.dense == "ps" and training.slice_bytes > 0
-    if not may_be or run.compression.is_wanted or blueprint.stages or run.sites:
+    if not may_be or run.compression.is_wanted or blueprint.stages or run.sites or run.privacy.aggregation == "masked":
         return False
     return blueprint.dense_size // blueprint.num_servers * NUMBER_BYTES >= 2 * training.slice_bytes
 

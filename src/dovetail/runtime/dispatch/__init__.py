@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.runtime.dispatch.floor import with_floor
 from dovetail.runtime.dispatch.speed import WorkerSpeed, first_guess
 from dovetail.runtime.dispatch.split import WorkerShare, check_shares, split
 from dovetail.runtime.dispatch.tail import StepPlan, grant, plan_step, seconds_left, tail_part
@@ -17,4 +18,5 @@ __all__ = [
     "seconds_left",
     "split",
     "tail_part",
+    "with_floor",
 ]

@@ -7,6 +7,7 @@ a ring lost a member. Whoever gets a message of another generation refuses it.
 from __future__ import annotations
 
 from dovetail.runtime.messages.compression import AskResidual, Residual, ResidualTold, Tuned
+from dovetail.runtime.messages.masking import Agree, Agreed, MaskedPush, MaskKey
 from dovetail.runtime.messages.membership import (
     Alive,
     Died,
@@ -93,14 +94,19 @@ Rings = JoinRing | Holds | RingMeets | InRing | SumUp | Reduced | RingBroken | A
 Watching = Died | Status | Report | SaveNow
 Parameters = Pull | Pulled | Refresh | Refreshed | Push | Pushed | Forgotten | Stale | AddUp | AddedUp
 Staging = Forward | Returned | Collect | Collected | Staff | StageSpans
+Masking = Agree | Agreed | MaskedPush
 Compression = AskResidual | Residual | ResidualTold | Tuned
-Message = Membership | Serving | Saving | Copying | Working | Rings | Watching | Parameters | Staging | Compression
+Message = (
+    Membership | Serving | Saving | Copying | Working | Rings | Watching | Parameters | Staging | Compression | Masking
+)
 
 __all__ = [
     "Accepted",
     "AddUp",
     "AddedUp",
     "Adopt",
+    "Agree",
+    "Agreed",
     "Alive",
     "Apply",
     "AskResidual",
@@ -132,6 +138,8 @@ __all__ = [
     "Leaves",
     "Load",
     "LogNote",
+    "MaskKey",
+    "MaskedPush",
     "Message",
     "More",
     "Norm",

@@ -29,6 +29,8 @@ class Hello(MessageKind, frozen=True):
     """Of a server that came back: what became of its redo log."""
     missed: int = 0
     """Of a worker: a generation in which it was told something, but not that it began; 0 where there is none."""
+    mask_key: str = ""
+    """Of a worker whose gradients go under masks: its process's public key for these."""
 
 
 class WhoAreYou(MessageKind, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dovetail.runtime.messages.compression import Residual, ResidualTold, Tuned
+from dovetail.runtime.messages.masking import Agree, MaskedPush
 from dovetail.runtime.messages.membership import Alive, Died, Failed, Hello, Leaves, SaveNow, Status
 from dovetail.runtime.messages.parameters import AddUp, Pull, Push, Refresh
 from dovetail.runtime.messages.ring import Holds, InRing, Reduced, RingBroken, RingMeets
@@ -38,6 +39,8 @@ TO_COORDINATOR: dict[str, tuple[type, ...]] = {
     "stage worker": (*FROM_ALL, StageSpans),
     "worker": FROM_ALL + FROM_WORKERS,
 }
+BROUGHT = (Push, AddUp, Residual, Agree, MaskedPush)
+"""What workers of the first stage bring to servers in their own name."""
 FROM_RINGS = (Holds, RingMeets, InRing, Reduced, RingBroken, Saved, SaveFailed)
 """What workers say as well where they keep the dense parameters."""
 
@@ -80,9 +83,9 @@ class Senders:
         if role == "server" and isinstance(message, Copy | CopyWanted | ReadCopy):
             return None
         asks = isinstance(message, Pull | Refresh)
-        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, Push | AddUp | Residual))):
+        if "worker" not in role or not (asks or (role == "worker" and isinstance(message, BROUGHT))):
             return _not_theirs(sender, role, message)
-        if isinstance(message, Push | AddUp | Residual) and message.worker.partition("/")[0] != sender:
+        if isinstance(message, BROUGHT) and message.worker.partition("/")[0] != sender:
             return f"{sender} speaks in the name of {message.worker}"
         return None
 

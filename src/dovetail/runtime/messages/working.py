@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from dovetail.runtime.messages.kind import MessageKind, check_numbers
+from dovetail.runtime.messages.masking import MaskKey
 
 
 class Reset(MessageKind, frozen=True):
@@ -39,6 +40,8 @@ class Assign(MessageKind, frozen=True):
     clock: int = 0
     """In `ssp`: how many tasks the worker has done, and the slowest one."""
     slowest: int = 0
+    masks: tuple[MaskKey, ...] = ()
+    """Where sums are masked: the workers of the step, this one among them."""
 
 
 class More(MessageKind, frozen=True):

@@ -20,6 +20,8 @@ from dovetail.models.whole import WholeModel
 from dovetail.runtime.blueprint import Blueprint, ServerSpec, StageWorkers
 from dovetail.runtime.dense.optimizer import check_groups, described, make_dense_optimizer
 from dovetail.runtime.errors import TrainingError
+from dovetail.runtime.masking.masks import check_installed
+from dovetail.runtime.masking.rounding import clip_before_rounding
 from dovetail.runtime.model.batch_norm import with_norms
 from dovetail.runtime.model.build import Model
 from dovetail.runtime.model.dry_run import dry_run
@@ -55,6 +57,8 @@ def resolve(
     task = dry_run(built, data, samples=samples, loss=run.model.loss, bare=bare, counts=run.is_one_process)
     run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, loss=task.loss))
     run = with_norms(run, built)
+    if run.privacy.aggregation == "masked":
+        run = _masked(run)
     if run.privacy.is_private:
         check_model(run, built)
     if run.training.tail is None and len(run.stages) > 1:  # a piece would go through all, and each has its price
@@ -76,11 +80,31 @@ def resolve(
             looks=looks,
         )
         check_groups(blueprint)
+        if run.privacy.aggregation == "masked":
+            _check_no_step_of_one(blueprint)
+            if run.privacy.clip is not None:
+                clip_before_rounding(blueprint, run.privacy.clip)
         check_rows(blueprint)
     except BaseException:
         remove_private_folder(private)
         raise
     return blueprint, private
+
+
+def _check_no_step_of_one(blueprint: Blueprint) -> None:
+    """Refuse steps that have one sample: two workers cannot share it."""
+    if 1 in (blueprint.batch, blueprint.samples % blueprint.batch):
+        raise TrainingError(
+            f"sums are masked, and of {blueprint.samples} samples in batches of {blueprint.batch} one is a step by "
+            "itself, which is the gradient of one worker",
+            hint="set data.samples or training.batch otherwise",
+        )
+
+
+def _masked(run: Run) -> Run:
+    """Return a run whose sums are masked: a worker has one part of each step, and nobody takes some of it."""
+    check_installed()
+    return msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, tail=0.0))
 
 
 def copied(data: Source) -> Source:

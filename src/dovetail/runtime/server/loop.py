@@ -25,6 +25,8 @@ from dovetail.runtime.messages import (
     AddedUp,
     AddUp,
     Adopt,
+    Agree,
+    Agreed,
     Alive,
     Commit,
     Committed,
@@ -34,6 +36,7 @@ from dovetail.runtime.messages import (
     Gone,
     Hello,
     Load,
+    MaskedPush,
     Norm,
     NormIs,
     Pull,
@@ -54,6 +57,7 @@ from dovetail.runtime.messages import (
 from dovetail.runtime.noise import noise_key
 from dovetail.runtime.process import HEARTBEAT_S, Process
 from dovetail.runtime.server.answers import AnswerWire, Parked, Waiting
+from dovetail.runtime.server.masked_sums import MaskedSums
 from dovetail.runtime.server.norm_sums import Answers
 from dovetail.runtime.server.redo.log import RedoLog
 from dovetail.runtime.server.redo.safekeeping import Safekeeping
@@ -147,6 +151,15 @@ def stats_of(name: str, shard: Shard, redo: RedoLog, busy_s: float) -> ServerSta
     )
 
 
+def _masked_sums(blueprint: Blueprint, number: int) -> MaskedSums | None:
+    """Return what adds up gradients that come under masks, where they do."""
+    if blueprint.run.privacy.aggregation != "masked":
+        return None
+    part = blueprint.dense_slice(number)
+    widths = [table.width for table in blueprint.tables]
+    return MaskedSums(widths, part.stop - part.start, reach=blueprint.mask_reach)
+
+
 class ServerLoop:
     """One server: answers workers, and does what the coordinator says."""
 
@@ -175,6 +188,7 @@ class ServerLoop:
         """The generation of sums from a redo log that wait to be committed; nobody is served in it any more."""
         self._word = ""
         self._parked = Parked(self._shard, self._from_worker, reads_ahead=self._site is None)
+        self._masked = _masked_sums(blueprint, number)
         self._saving = PartSaving(self._name, number, self._shard, self._redo)
         self._square = math.nan
         self._busy_s = self._last_beat_s = 0.0
@@ -293,6 +307,8 @@ class ServerLoop:
     def _become(self, generation: int) -> None:
         """Go on as a generation: whoever waits for an older one is told."""
         self._generation, self._waits_in, self._word = generation, -1, ""
+        if self._masked is not None:
+            self._masked.discard()
         for waiting in self._parked.take():
             self._listener.reply(waiting.envelope, Stale(generation=generation))
         if self._site is None or not self._site.is_over_held:
@@ -340,7 +356,8 @@ class ServerLoop:
             self._listener.reply(envelope, Stale(generation=self._generation))
             return
         try:
-            if self._sync and isinstance(message, Push | AddUp) and message.step == self._shard.version + 1:
+            brings = isinstance(message, Push | AddUp | Agree | MaskedPush)
+            if self._sync and brings and message.step == self._shard.version + 1:
                 self._parked.add(envelope, time.monotonic())  # it was told of the last commit before we were
             elif isinstance(message, Pull | Refresh):
                 self._pull(envelope, message, waited or Waiting(envelope, time.monotonic()))
@@ -350,6 +367,8 @@ class ServerLoop:
                 self._listener.reply(envelope, Pushed())
             elif isinstance(message, AddUp):
                 self._add_up(envelope, message)
+            elif self._masked is not None or isinstance(message, Agree | MaskedPush):
+                self._add_masked(envelope, message)
             else:
                 self._push(envelope, message)
         except (DovetailError, ValueError, TypeError, IndexError) as error:
@@ -384,6 +403,32 @@ class ServerLoop:
             else:
                 self._listener.reply(envelope, AddedUp(), [sums.view(np.int64)])
 
+    def _add_masked(self, envelope: Envelope, message: Agree | MaskedPush) -> None:
+        """Have workers agree on a step's rows, or add up what one brings; with the last of them, the step is here."""
+        masked = self._masked
+        if masked is None or not isinstance(message, Agree | MaskedPush) or message.step != self._shard.version:
+            how = "not masked" if masked is None else "masked"
+            raise TrainingError(
+                f"a {type(message).__name__} of step {message.step}, and sums are {how}", hint="a bug: report it"
+            )
+        if isinstance(message, Agree):
+            for waiting, keys in masked.agree(message, envelope.arrays, envelope):
+                self._listener.reply(waiting, Agreed(), keys)
+            return
+        summed = masked.push(message, envelope.arrays[0])
+        self._listener.reply(envelope, Pushed())
+        if summed is None:
+            return
+        self._shard.check(summed.part)
+        self._shard.push(summed.part)
+        positions = sum(each.positions for each in summed.pushes)
+        is_whole = self._redo.step_grew(generation=message.generation, positions=positions)
+        for number, each in enumerate(summed.pushes):
+            loss = 0.0 if number else summed.loss
+            self._safe.tell(accepted(each, self._name, loss=loss))
+        if is_whole and self._shard.keeps_dense:
+            self._shard.norm_square()  # nobody waits for it while the coordinator decides
+
     def _push(self, envelope: Envelope, message: Push) -> None:
         """Take in gradients; tell the coordinator when a task counts."""
         part = gradients_in(message, envelope.arrays, self._shard.kept, self._shard.exact, len(self._shard.values))
@@ -405,7 +450,7 @@ class ServerLoop:
         if self._shard.norms is not None and message.last:
             self._answer_norms(self._shard.norms.pushed(message.task, message.positions))
         if counts or (late and message.last):
-            self._safe.tell(accepted(message, self._name))
+            self._safe.tell(accepted(message, self._name, loss=message.loss))
         if is_whole and self._shard.keeps_dense:
             self._shard.norm_square()  # nobody waits for it while the coordinator decides
 

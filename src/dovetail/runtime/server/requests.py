@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.codecs.payload import NO_PLACES, Places, unpack
 from dovetail.runtime.blueprint import TableSpec
 from dovetail.runtime.errors import TrainingError
-from dovetail.runtime.messages import Accepted, Push, Refresh, Residual
+from dovetail.runtime.messages import Accepted, MaskedPush, Push, Refresh, Residual
 from dovetail.runtime.server.gradients import Floats, Keys, TaskPart
 from dovetail.runtime.server.key_set_cache import KeySetCache
 
@@ -72,7 +72,7 @@ def _read(push: Push, array: Any, exact: Places = NO_PLACES, shape: tuple[int, .
     return unpack(array, shape, exact=exact, where=f"a push of {push.worker}") if array.dtype == np.uint8 else array
 
 
-def accepted(push: Push, name: str) -> Accepted:
+def accepted(push: Push | MaskedPush, name: str, *, loss: float) -> Accepted:
     """Return what the coordinator hears of a push that counts."""
     return Accepted(
         name=name,
@@ -81,7 +81,7 @@ def accepted(push: Push, name: str) -> Accepted:
         task=push.task,
         positions=push.positions,
         samples=push.samples,
-        loss=push.loss,
+        loss=loss,
     )
 
 

@@ -39,12 +39,14 @@ class Control:
         leaves: Callable[[], bool] = lambda: False,
         *,
         role: Role = "worker",
+        mask_key: str = "",
     ) -> None:
         """Open the connection; `handle` is called with every message of the coordinator, in this thread.
 
-        The next two are what the coordinator is told of this worker; once `leaves` returns True, it goes.
+        The next two are what the coordinator is told of this worker, and so is its `mask_key`; once `leaves` returns
+        True, it goes.
         """
-        self._leaves, self._role = leaves, role
+        self._leaves, self._role, self._mask_key = leaves, role, mask_key
         self._process, self._handle = process, handle
         self._generation, self._most_samples = generation, most_samples
         self._clock = AwakeClock()
@@ -146,6 +148,7 @@ class Control:
                 generation=self._generation(),
                 most_samples=self._most_samples(),
                 missed=missed,
+                mask_key=self._mask_key,
             )
         )
 

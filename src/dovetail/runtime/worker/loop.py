@@ -21,6 +21,8 @@ from dovetail.data.source import Source
 from dovetail.errors import DovetailError
 from dovetail.privacy.keys import SAMPLING_KEY, read_secret
 from dovetail.runtime.folder import KEYS
+from dovetail.runtime.masking.masks import MaskKeys
+from dovetail.runtime.masking.rounding import clip_before_rounding
 from dovetail.runtime.messages import Message, Reset, Tuned
 from dovetail.runtime.process import Process
 from dovetail.runtime.samples import Samples
@@ -33,6 +35,7 @@ from dovetail.runtime.worker.dense.ring import RingSync
 from dovetail.runtime.worker.dense.sync import DenseSync, through_servers
 from dovetail.runtime.worker.fetch import Fetcher
 from dovetail.runtime.worker.links.compression import LinkCompression
+from dovetail.runtime.worker.links.masked_push import MaskedPusher
 from dovetail.runtime.worker.links.residual import ResidualKeeper
 from dovetail.runtime.worker.links.servers import connect_to_servers
 from dovetail.runtime.worker.rows.pinned_memory import PinnedMemory
@@ -68,22 +71,34 @@ class WorkerLoop:
         sampling_key = b"" if blueprint.private is None else read_secret(process.folder / KEYS, SAMPLING_KEY)
         model, cut = load_served_model(process, settings, source, own)
         private = blueprint.private
-        clipped = None if private is None else ClippedGradients(model, private.clip, process.log)
+        clip = 0.0 if private is None else clip_before_rounding(blueprint, private.clip)
+        clipped = None if private is None else ClippedGradients(model, clip, process.log)
         computer, idle = Computer(model, clipped), IdleTime()
         memory = MemoryBudget(settings.memory_bytes, training.micro_batch, lambda: computer.bytes_per_sample)
         self._inbox = Inbox(memory.most_at_once, undivided=training.batch_norm == "global")
-        self._control = Control(process, self._handle, lambda: self._inbox.generation, memory.most_samples, leaves)
+        is_masked = blueprint.run.privacy.aggregation == "masked"
+        masks = MaskKeys(process.name, blueprint.id, process.keys) if is_masked else None
+        self._control = Control(
+            process,
+            self._handle,
+            lambda: self._inbox.generation,
+            memory.most_samples,
+            leaves,
+            mask_key="" if masks is None else masks.public,
+        )
         tell, rests = self._control.tell, self._control.pulse.rest
         compression = LinkCompression(
             blueprint, name=process.name, is_slow=process.lanes is None, tell=self._tell_of_width
         )
+        connections = connect_to_servers(process, "send", compression)
         self._sender = Sender(
             process.name,
             f"{process.name}/{process.process_id}",
-            connect_to_servers(process, "send", compression),
+            connections,
             idle,
             wanted=self._wanted,
             tell=tell,
+            push_masked=None if masks is None else MaskedPusher(process, masks, connections).push,
             rests=rests,
         )
         self._dense: DenseSync = (

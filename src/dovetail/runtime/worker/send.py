@@ -28,6 +28,8 @@ class Gradients:
     """When the last ones were there to be sent."""
 
 
+PushGradients = Callable[[Task, Push, RowGradients, Floats | None, Callable[[], bool]], None]
+"""How gradients of a task get to the servers; the last argument says whether to go on waiting for them."""
 Errand = Callable[[], None]
 """Something else that this thread does between sendings, in its turn."""
 
@@ -45,8 +47,11 @@ class Sender:
         wanted: Callable[[Task], bool],
         tell: Callable[[Done, Counts], None],
         rests: Callable[[], None] = lambda: None,
+        push_masked: PushGradients | None = None,
     ) -> None:
         """Keep the connections, which `run` closes; `attempt` tells this process from others, `tell` reports a task.
+
+        Where gradients go under masks, by `push_masked`, so does the loss: nobody is told of that of a task.
 
         While the last gradients of a task are on their way the worker is not `idle`. `rests` is called when there is
         nothing to do.
@@ -54,6 +59,7 @@ class Sender:
         self._name, self._attempt, self.connections = name, attempt, connections
         self._idle = idle or IdleTime()
         self._wanted, self._tell, self._rests = wanted, tell, rests
+        self._push_masked = push_masked
         self._queue: queue.SimpleQueue[Gradients | Errand | None] = queue.SimpleQueue()
         self._held: tuple[Task, RowGradients] | None = None
         self.is_at_work = True
@@ -124,7 +130,11 @@ class Sender:
         start_s = now_s()
         tables = tuple(wanted.table for wanted, _ in gradients.rows)
         message = self._message(task, tables=tables, dense=gradients.dense is not None, last=gradients.last)
-        self.connections.push(message, gradients.rows, gradients.dense, lambda: self._wanted(task), task.buckets_pushed)
+        rows, dense, push = gradients.rows, gradients.dense, self._push_masked
+        if push is not None:
+            push(task, message, rows, dense, lambda: self._wanted(task))
+        else:
+            self.connections.push(message, rows, dense, lambda: self._wanted(task), task.buckets_pushed)
         task.num_pushed += 1
         end_s = now_s()
         task.spans.append(Span("send", start_s, end_s, assign.step))
@@ -164,7 +174,7 @@ class Sender:
             step=task.assign.step,
             task=task.assign.task,
             samples=task.samples,
-            loss=task.loss,
+            loss=task.loss if self._push_masked is None else 0.0,
             compute_s=task.compute_s,
             fixed_s=0.0 if is_staged else task.fixed_s + last_push_s,
             wait_s=task.wait_s,

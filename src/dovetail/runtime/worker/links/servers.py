@@ -18,8 +18,11 @@ from dovetail.runtime.dense.buckets import Bucket
 from dovetail.runtime.errors import TrainingError
 from dovetail.runtime.messages import (
     AddUp,
+    Agree,
+    Agreed,
     Assign,
     Forgotten,
+    MaskedPush,
     Pull,
     Pulled,
     Push,
@@ -272,6 +275,22 @@ class ServerConnections:
         """Send a bucket of dense gradients to its server, after those that went before, and wait until it has it."""
         message = _after_buckets(message, buckets.get(server, 0))
         self._checked(server, self._await(server, self._channels[server].ask(message, [numbers]), wanted), Pushed)
+
+    def agree(self, message: Agree, keys: Sequence[Sequence[Keys]], wanted: Wanted) -> list[list[Keys]]:
+        """Tell each server the keys of this worker's rows; return, of each, those of all workers of the step."""
+        requests = [channel.ask(message, mine) for channel, mine in zip(self._channels, keys, strict=True)]
+        agreed: list[list[Keys]] = []
+        for number, request in enumerate(requests):
+            envelope = self._await(number, request, wanted)
+            self._checked(number, envelope, Agreed)
+            agreed.append([np.array(each, dtype=np.int64) for each in envelope.arrays])
+        return agreed
+
+    def push_masked(self, message: MaskedPush, words: Sequence[NDArray[np.int32]], wanted: Wanted) -> None:
+        """Send each server its words, and wait until they have them."""
+        requests = [channel.ask(message, [mine]) for channel, mine in zip(self._channels, words, strict=True)]
+        for number, request in enumerate(requests):
+            self._checked(number, self._await(number, request, wanted), Pushed)
 
     def tell_residual(self, message: Residual, kept: Floats, wanted: Wanted) -> None:
         """Tell every server its part of what this worker keeps back of dense gradients."""
