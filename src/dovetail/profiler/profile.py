@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from dovetail.data import Batch
 from dovetail.models import LayerGraph
 from dovetail.profiler.layers import LayerSeconds, measure_layers
-from dovetail.profiler.request import ProfileRequest, first_samples
+from dovetail.profiler.request import ProfileRequest, Say, first_samples
 from dovetail.profiler.row_cache import Keys, estimate_row_cache, keys_of, measure_row_cache
 from dovetail.profiler.sizes import LayerSizes, measure_sizes
 from dovetail.profiler.workers import measure_side_by_side
@@ -43,7 +43,6 @@ LAYERS_S = 30.0
 """For the layers of a model, over all types and batch sizes: a step that takes seconds is not repeated for minutes."""
 ENOUGH_BATCHES = 64
 """Whose keys are counted where nobody says how many."""
-Say = Callable[[str], None]
 
 
 class Amdahl(NamedTuple):
@@ -150,7 +149,7 @@ def profile(
     batch sizes: where a step takes long, it is repeated less often, and once at least.
     """
     say("building the model and its data")
-    graph, batches = request.build()
+    graph, batches = request.build(say)
     optimizer = request.optimizer_for(graph)
     sizes_by_units = {
         units: measure_sizes(graph, first_samples(batches, request.batch // units)[0], optimizer=optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 from dovetail.data import Batch, Matches, Source, load_data
 from dovetail.errors import DovetailError
 from dovetail.models import LayerGraph, ModelError, load_model
+from dovetail.models.load import load_whole, one_loss
 from dovetail.models.recipe import RECIPES
-from dovetail.models.task import infer_loss
+from dovetail.models.undivided import told_loss, undivided
 
+Say = Callable[[str], None]
 NUM_BATCHES = 8
 """How many different batches take turns, so that rows are as cold as fresh data's."""
 
@@ -30,8 +32,8 @@ class ProfileRequest:
     optimizer: str | None = None
     seed: int = 0
 
-    def build(self) -> tuple[LayerGraph, list[Batch]]:
-        """Return the model for the data's schema, and batches of the full size."""
+    def build(self, say: Say = lambda _: None) -> tuple[LayerGraph, list[Batch]]:
+        """Return the model for the data's schema, and batches of the full size; `say` hears what is one layer, why."""
         if self.batch < 8:
             raise DovetailError(
                 f"a batch of {self.batch} is too small to profile", hint="give --batch 8 or more, e.g. 1024"
@@ -40,14 +42,10 @@ class ProfileRequest:
         options = {"schema": source.schema} | dict(self.model_options)
         if self.model == "matchnet" and isinstance(source, Matches):
             options.setdefault("items", source.items())
-        graph = load_model(self.model, seed=self.seed, **options)
-        for name, one, other in graph.ties():
-            raise ModelError(
-                f"layers `{one}` and `{other}` share the parameter `{name}`, and a plan might cut between them",
-                hint="put both uses into one layer; to train, cut it by hand with [[stage]], both in one stage",
-            )
-        if ":" in self.model and "loss" not in options:
-            graph = self._with_loss(graph, source.read(0, self.batch), options)
+        if ":" in self.model:
+            graph = self._own(source.read(0, self.batch), options, say)
+        else:
+            graph = load_model(self.model, seed=self.seed, **options)
         batches = [source.read(turn * self.batch, (turn + 1) * self.batch) for turn in range(NUM_BATCHES)]
         return graph, batches
 
@@ -69,16 +67,28 @@ class ProfileRequest:
         for turn in range(there):
             yield source.read(turn * self.batch, (turn + 1) * self.batch)
 
-    def _with_loss(self, graph: LayerGraph, batch: Batch, options: dict[str, Any]) -> LayerGraph:
-        """Return a user's own model with the loss that labels and answers tell.
-
-        Several numbers a sample and one label are classes, whichever of them these samples have: nobody learns here.
-        """
-        with torch.no_grad():
-            scores = graph.predict(batch)
-        are_classes = scores.dim() == 2 and scores.shape[1] > 2 and batch.labels.dim() == 1
-        loss = "cross-entropy" if are_classes else str(infer_loss(scores, batch.labels))
-        return graph if loss == graph.recipe.loss else load_model(self.model, seed=self.seed, loss=loss, **options)
+    def _own(self, batch: Batch, options: dict[str, Any], say: Say) -> LayerGraph:
+        """Return a user's own model in layers, or as one where a plan could not cut it."""
+        try:
+            graph = load_model(self.model, seed=self.seed, **options)
+            for name, one, other in graph.ties():
+                raise ModelError(
+                    f"layers `{one}` and `{other}` share the parameter `{name}`, and a plan might cut between them",
+                    hint="put both uses into one layer; to train, cut it by hand with [[stage]], both in one stage",
+                )
+            if "loss" in options:
+                return graph
+            with torch.no_grad():
+                loss = told_loss(graph.predict(batch), batch.labels)
+            if loss == graph.recipe.loss:
+                return graph
+            return load_model(self.model, seed=self.seed, loss=one_loss(loss), **options)
+        except ModelError as problem:
+            whole = load_whole(self.model, seed=self.seed, **options)
+            if isinstance(whole, LayerGraph):
+                raise  # it was cut by its user
+            say(f"the model is one layer, which no plan cuts: {problem}")
+            return undivided(whole, batch, loss=options.get("loss"))
 
     def optimizer_for(self, graph: LayerGraph) -> str:
         """Return the optimizer asked for, or the model's own."""
