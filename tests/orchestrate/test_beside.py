@@ -272,6 +272,7 @@ def test_what_is_chosen_has_been_run_twice_and_a_plan_on_a_formula_alone_is_not_
     assert len(runs) >= 3  # one process, a server and a worker, and one of them again
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_cannot_be_measured_is_said_and_left_out():
     told: list[str] = []

@@ -71,6 +71,7 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(Machine, "this", classmethod(lambda _: Machine(cores=4, gpus=0)))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_workers_move_to_a_stage_that_is_slower_than_was_claimed_and_every_sample_counts_once(tmp_path):
     samples = 3600  # 0.6 s a batch while one worker computes the loss, 0.2 s with three

@@ -132,7 +132,11 @@ def test_jobs_that_cannot_be_started_for_want_of_room_wait_and_run_once_there_is
 @needs_faults
 @pytest.mark.parametrize(
     ("call", "error", "word"),
-    [("pipe", errno.EMFILE, "-"), ("open", errno.ENOSPC, "/out-"), ("open", errno.EIO, "/job-1/lock")],
+    [
+        pytest.param("pipe", errno.EMFILE, "-", marks=pytest.mark.slow),
+        ("open", errno.ENOSPC, "/out-"),
+        pytest.param("open", errno.EIO, "/job-1/lock", marks=pytest.mark.slow),
+    ],
 )
 def test_a_start_that_fails_for_now_counts_against_nobody(tmp_path, call, error, word):
     faults, over = Faults(tmp_path), tmp_path / "over"

@@ -110,7 +110,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(
+    "what", [name if name in ("clip", "order") else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
+)
 def test_a_run_that_goes_on_otherwise_has_new_noise_and_pays_beside_what_was_spent(what, tmp_path):
     folder = tmp_path / "run"
     before = prepare(private_run(), folder)
