@@ -244,6 +244,7 @@ def test_where_threads_are_in_each_others_way_those_between_lie_on_a_line():
     assert [each.seconds_per_batch for each in with_those_between([one, three])][-1] == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_what_is_chosen_has_been_run_twice_and_a_plan_on_a_formula_alone_is_not_believed():
     layers = [make_layer("embedding", {"cpu": make_layer_time(1e-9)}, kind="embedding")]
@@ -272,7 +273,6 @@ def test_what_is_chosen_has_been_run_twice_and_a_plan_on_a_formula_alone_is_not_
     assert len(runs) >= 3  # one process, a server and a worker, and one of them again
 
 
-@pytest.mark.slow
 @pytest.mark.processes
 def test_what_cannot_be_measured_is_said_and_left_out():
     told: list[str] = []
