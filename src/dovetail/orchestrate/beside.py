@@ -51,8 +51,8 @@ STEADY_PART = 0.5
 """Of a part's time that is measured over; the rest is starting, and what is left goes to the parts after it."""
 MOST_SHARES = 2.5
 """Of a part's time that it may take where its pace does not hold by then."""
-MOST_OF_LEFT = 0.5
-"""And of what is left for all: where steps are long, one layout that was seen says more than four that were not."""
+MOST_OF_LEFT = 1 / 3
+"""And of what is left for all: where steps are long, three layouts that were seen say more than seven that were not."""
 READ_S = 1.5
 MOST_READS = 30
 SPARE_CORE = 0.25
@@ -225,8 +225,6 @@ class BesideMeasurer:
             parts.append(_Part("a server and a worker on a core", partial(self._servers, on_gpu=False), weight=3.0))
         if has_gpu and served:
             parts.append(_Part("a server and a worker on a GPU", partial(self._servers, on_gpu=True), weight=3.0))
-        if has_cpu and local and cores > 1:
-            parts.append(threads(1))
         if has_cpu and served and cores > 1:
             several = several_workers(cores)
             words = f"a server and {several} workers on a core each"
@@ -235,8 +233,8 @@ class BesideMeasurer:
             for count in sorted({2, max(2, cores // 2)}):
                 words = f"{count} workers that own the rows"
                 parts.append(_Part(words, partial(self._sharded, workers=count), weight=2.0))
-        if has_cpu and local and cores // 4 > 1:
-            parts.append(threads(cores // 4))
+        if has_cpu and local and cores > 1:  # fewer cores are seldom the fastest: where steps are slow, they have no time
+            parts += [threads(count) for count in sorted({1, max(1, cores // 4)})]
         if self._choose is not None and self._is_all_here:
             parts.append(_Part("what the planner would choose", self._try_chosen, weight=4.0))
         return parts
