@@ -207,7 +207,7 @@ def test_what_runs_beside_the_layers_is_measured_by_real_runs(monkeypatch):
     assert beside.client_s["cpu"] > 0
     assert 0 <= beside.client_parallel["cpu"] <= 1
     layouts = [(whole.place, whole.units, whole.servers) for whole in beside.wholes]
-    assert layouts == [("local", 2, 0), ("servers", 1, 1), ("local", 1, 0), ("servers", 2, 1), ("sharded", 2, 0)]
+    assert layouts == [("local", 2, 0), ("servers", 1, 1), ("servers", 2, 1), ("sharded", 2, 0), ("local", 1, 0)]
     assert [machine.cores for machine in found.machines] == [2]
     assert any("reading: " in line for line in told)
     assert any("(6 of 6, " in line for line in told)

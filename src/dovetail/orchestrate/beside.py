@@ -208,7 +208,7 @@ class BesideMeasurer:
         return msgspec.structs.replace(self._problem, beside=beside, machines=machines)
 
     def _all_parts(self) -> list[_Part]:
-        """Return what is measured: what plans most depend on first. Kernels for a GPU compile, processes start."""
+        """Return what is measured: what plans most depend on first, layouts of all cores before those of fewer."""
         cores, parts = self._machine.cores, [_Part("reading", self._read, weight=1.0, least_s=0.0)]
         has_cpu, has_gpu = self._cpu is not None, self._gpu is not None
         local, served, sharded = (place in self._places for place in PLACES)
@@ -233,7 +233,7 @@ class BesideMeasurer:
             for count in sorted({2, max(2, cores // 2)}):
                 words = f"{count} workers that own the rows"
                 parts.append(_Part(words, partial(self._sharded, workers=count), weight=2.0))
-        if has_cpu and local and cores > 1:  # fewer cores are seldom the fastest: where steps are slow, they have no time
+        if has_cpu and local and cores > 1:  # seldom the fastest: where steps are slow, these have no time
             parts += [threads(count) for count in sorted({1, max(1, cores // 4)})]
         if self._choose is not None and self._is_all_here:
             parts.append(_Part("what the planner would choose", self._try_chosen, weight=4.0))
