@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from dovetail.dashboard import Report
+from dovetail.dashboard import HtmlReport
 from dovetail.spec import read_problem
 from dovetail.spec.files import write_problem
 from tests.dashboard.served import DOVETAIL, PATHS, PROBLEM, WORKLOAD, Looker, Served, browser, served
@@ -239,7 +239,7 @@ def test_a_workload_is_simulated_and_played(looker: Looker, dashboard: Served) -
 
 
 def test_a_report_is_looked_at_without_any_server(looker: Looker, watched: tuple[Path, Any], tmp_path: Path) -> None:
-    report = Report(HOSTILE)
+    report = HtmlReport(HOSTILE)
     report.add_problem(PROBLEM, methods=("greedy",), note=HOSTILE)
     report.add_run(watched[0])
     report.add_simulation(WORKLOAD, policies=("fifo",))

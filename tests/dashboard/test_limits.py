@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dovetail.dashboard import task_runner
-from dovetail.dashboard.asked import Task
+from dovetail.dashboard.asked import PageTask
 from dovetail.dashboard.task_runner import TaskRunner
 from dovetail.errors import DovetailError
 from dovetail.simulator.traces.make import make_workload
 from dovetail.spec.workload import write_workload
 from tests.dashboard.served import PROBLEM
 
-PLAN = Task(do="plan", file=str(PROBLEM), name="p")
+PLAN = PageTask(do="plan", file=str(PROBLEM), name="p")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_task_past_its_time_is_given_up_and_the_next_one_is_done(runner: TaskR
     long = (tmp_path / "long.json").read_text()
     runner.do(PLAN)  # the first one has time for what is compiled once
     with pytest.raises(DovetailError, match="longer than"):
-        runner.do(Task(do="simulate", text=long, name="long.json"))
+        runner.do(PageTask(do="simulate", text=long, name="long.json"))
 
     assert b'"optimal":true' in runner.do(PLAN)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dovetail.dashboard import Report
+from dovetail.dashboard import HtmlReport
 from dovetail.dashboard.page import script, style
 from dovetail.errors import DovetailError
 from dovetail.spec import read_problem
@@ -35,7 +35,7 @@ def test_a_report_holds_what_the_planner_the_simulator_and_the_run_say(tmp_path:
     run = tmp_path / "run"
     run.mkdir()
     write(run, 0, 40)
-    report = Report("All of it")
+    report = HtmlReport("All of it")
     report.add_note("Two words.")
     report.add_problem(PROBLEM, note="a problem")
     report.add_run(run)
@@ -53,7 +53,7 @@ def test_a_report_holds_what_the_planner_the_simulator_and_the_run_say(tmp_path:
 
 
 def test_a_report_asks_nobody_and_lets_its_own_script_alone_run() -> None:
-    report = Report("x")
+    report = HtmlReport("x")
     report.add_problem(PROBLEM, methods=())
     page = report.html()
 
@@ -73,7 +73,7 @@ def test_names_in_files_never_become_markup(tmp_path: Path) -> None:
     problem = read_problem(PROBLEM)
     layers = (msgspec.structs.replace(problem.layers[0], name=HOSTILE), *problem.layers[1:])
     write_problem(msgspec.structs.replace(problem, layers=layers), tmp_path / "p.json")
-    report = Report(HOSTILE)
+    report = HtmlReport(HOSTILE)
     report.add_problem(tmp_path / "p.json", name=HOSTILE, note=HOSTILE)
     page = report.html()
 
@@ -84,7 +84,7 @@ def test_names_in_files_never_become_markup(tmp_path: Path) -> None:
 
 
 def test_two_things_of_one_name_stay_apart() -> None:
-    report = Report()
+    report = HtmlReport()
     report.add_problem(PROBLEM, methods=())
     report.add_problem(PROBLEM, methods=())
 
@@ -92,7 +92,7 @@ def test_two_things_of_one_name_stay_apart() -> None:
 
 
 def test_a_problem_without_a_plan_is_reported_with_the_way_out() -> None:
-    report = Report()
+    report = HtmlReport()
     report.add_problem(read_problem(PROBLEM).with_floor(1e12), name="impossible", methods=())
 
     assert "lower" in data_in(report.html())["plans"][0]["plan"]["hint"]
@@ -108,15 +108,15 @@ def test_a_problem_without_a_plan_is_reported_with_the_way_out() -> None:
     ],
     ids=["empty", "no run", "a workload", "a problem"],
 )
-def test_a_report_that_cannot_be_made_says_why(tmp_path: Path, make: Callable[[Report, Path], None]) -> None:
+def test_a_report_that_cannot_be_made_says_why(tmp_path: Path, make: Callable[[HtmlReport, Path], None]) -> None:
     with pytest.raises(DovetailError) as refused:
-        make(Report(), tmp_path)
+        make(HtmlReport(), tmp_path)
 
     assert refused.value.hint
 
 
 def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    report = Report()
+    report = HtmlReport()
     report.add_problem(PROBLEM, methods=())
 
     with pytest.raises(DovetailError, match="cannot be written"):

@@ -42,9 +42,9 @@ def dashboard(
 
         found = open_things(things or [])
         if out is not None:
-            from dovetail.dashboard.report import Report
+            from dovetail.dashboard.report import HtmlReport
 
-            report = Report(title)
+            report = HtmlReport(title)
             report.add(found)
             report.write(out)
             say(f"written: {out}")

@@ -10,7 +10,7 @@ from dovetail.cli.options import AsJson
 from dovetail.cli.output import errors_shown, print_line
 
 if TYPE_CHECKING:
-    from dovetail.privacy.planning import Budget
+    from dovetail.privacy.planning import PrivacyBudget
 
 
 def privacy(
@@ -49,7 +49,7 @@ def privacy(
             print_line(line)
 
 
-def _lines(found: Budget) -> list[str]:
+def _lines(found: PrivacyBudget) -> list[str]:
     """Return what a person reads."""
     lines = [
         f"noise {found.noise:.4g}: a step's sum of gradients gets noise of {found.noise:.4g} clips, "

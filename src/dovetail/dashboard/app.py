@@ -27,7 +27,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dovetail.dashboard import page
-from dovetail.dashboard.asked import Task
+from dovetail.dashboard.asked import PageTask
 from dovetail.dashboard.daemon_line import DaemonLine
 from dovetail.dashboard.guard import WithHeaders
 from dovetail.dashboard.run_feed import LOOK_S, RunFeed
@@ -163,7 +163,7 @@ class DashboardApp:
         if body is None:
             return error_answer(413, f"the body is larger than {MOST_BODY:,} bytes", "drop a smaller file")
         try:
-            task = msgspec.json.decode(body, type=Task)
+            task = msgspec.json.decode(body, type=PageTask)
             if task.file is not None:
                 task = msgspec.structs.replace(task, file=str(self._things.file(task.file)), name=task.file)
             elif task.text is None:

@@ -30,7 +30,7 @@ class WhatIf(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Units to be had, by type; None: no limit."""
 
 
-class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PageTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request: what to do, with which file."""
 
     do: Literal["describe", "plan", "curve", "simulate"]

@@ -31,15 +31,15 @@ MOST_SPANS = 12_000
 POINTS = 600
 
 
-class Report:
+class HtmlReport:
     r"""One HTML file of several things: each is a tab or a choice in it, as on the page of `dovetail dashboard`.
 
     Things are looked at when they are added, and the file holds all that is shown: data, script and style. It may be
     opened from a disk, sent by mail, or served by anything.
 
-        from dovetail.dashboard import Report
+        from dovetail.dashboard import HtmlReport
 
-        report = Report("A model from its profile to its training")
+        report = HtmlReport("A model from its profile to its training")
         report.add_note("Measured on this machine, planned, then trained as planned.")
         report.add_problem("out/measured.toml", note="What was measured, and the cheapest plan for it.")
         report.add_run("out/run", note="Two workers and a parameter server.")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from dovetail.dashboard.asked import Task
+from dovetail.dashboard.asked import PageTask
 from dovetail.errors import DovetailError
 
 START_S = 120.0
@@ -35,7 +35,7 @@ class TaskRunner:
         with self._one_at_a_time:
             self._started()
 
-    def do(self, task: Task) -> bytes:
+    def do(self, task: PageTask) -> bytes:
         """Return the answer to a task as JSON; raise where it takes too long, or where too many wait."""
         with self._counted(), self._one_at_a_time:
             return self._ask(msgspec.json.encode(task))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dovetail.dashboard.asked import Task, thing_in
+from dovetail.dashboard.asked import PageTask, thing_in
 from dovetail.dashboard.planning import curve_under, plan_under, problem_facts
 from dovetail.dashboard.simulating import simulated, workload_facts
 from dovetail.errors import DovetailError, SpecError
@@ -24,7 +24,7 @@ from dovetail.spec.workload import Workload
 T = TypeVar("T", Problem, Workload)
 
 
-def answer(task: Task) -> dict[str, Any]:
+def answer(task: PageTask) -> dict[str, Any]:
     """Return what a task asks for; raises what a user can put right."""
     thing = _thing(task)
     if task.do == "describe":
@@ -49,7 +49,7 @@ def get_ready() -> None:
     compile_kernels(clock=time.perf_counter)
 
 
-def _thing(task: Task) -> Problem | Workload:
+def _thing(task: PageTask) -> Problem | Workload:
     """Return what a task's file holds."""
     if task.text is not None:
         return _thing_of(task.text, task.name)
@@ -72,7 +72,7 @@ def _needed(thing: Problem | Workload, kind: type[T], name: str) -> T:
 def encoded(task: bytes) -> bytes:
     """Return the answer to a task as JSON on one line: what is asked for, or what is wrong and the way out."""
     try:
-        return msgspec.json.encode({"answer": answer(msgspec.json.decode(task, type=Task))})
+        return msgspec.json.encode({"answer": answer(msgspec.json.decode(task, type=PageTask))})
     except DovetailError as error:
         return msgspec.json.encode({"error": str(error), "hint": error.hint})
     except msgspec.MsgspecError as error:

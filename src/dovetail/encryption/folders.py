@@ -15,7 +15,7 @@ from dovetail.encryption.key_file import Key, read_key_file
 
 
 @dataclass(slots=True)
-class _Kept:
+class _EncryptedFolder:
     """A folder's key: its file, whether somebody named that for now, and the key once it was read."""
 
     key_file: Path
@@ -23,7 +23,7 @@ class _Kept:
     key: Key | None = None
 
 
-_folders: dict[str, _Kept] = {}
+_folders: dict[str, _EncryptedFolder] = {}
 _lock = threading.Lock()
 
 
@@ -42,7 +42,7 @@ def keep_encrypted(folder: str | Path, key_file: str | Path | None, *, given: bo
             return
         path = Path(os.path.abspath(key_file))  # noqa: PTH100 - the same
         if known is None or known.key_file != path or given:
-            _folders[place] = _Kept(path, given)
+            _folders[place] = _EncryptedFolder(path, given)
 
 
 def key_file_of(folder: str | Path) -> Path | None:

@@ -14,15 +14,15 @@ from dovetail.on_demand import on_demand
 
 if TYPE_CHECKING:
     from dovetail.privacy.accountant import SpentSteps, epsilon_of, noise_for, steps_within
-    from dovetail.privacy.planning import Budget, budget
+    from dovetail.privacy.planning import PrivacyBudget, budget
     from dovetail.privacy.steps import PrivateSteps
 
-__all__ = ["Budget", "PrivateSteps", "SpentSteps", "budget", "epsilon_of", "noise_for", "steps_within"]
+__all__ = ["PrivacyBudget", "PrivateSteps", "SpentSteps", "budget", "epsilon_of", "noise_for", "steps_within"]
 
 __getattr__, __dir__ = on_demand(__name__)
 
 
-class _Command(ModuleType):
+class _PrivacyModule(ModuleType):
     """A module that is called like a function in it."""
 
     def __call__(self, **what: Any) -> Any:
@@ -30,4 +30,4 @@ class _Command(ModuleType):
         return self.budget(**what)
 
 
-sys.modules[__name__].__class__ = _Command
+sys.modules[__name__].__class__ = _PrivacyModule

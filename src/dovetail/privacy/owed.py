@@ -64,7 +64,7 @@ class Look(NamedTuple):
 FIRST_LOOK = Look(0, 0.0, "")
 
 
-class Known(NamedTuple):
+class OwedFacts(NamedTuple):
     """What kernels need to know of steps: of looks, and from `first` on of every step."""
 
     looks: NDArray[np.int64]
@@ -157,7 +157,7 @@ class OwedNoise:
         self, values: Floats, places: NDArray[Any], keys: Keys, since: Keys, until: int, *, ends_with_one: bool
     ) -> None:
         """Add to values at places what their rows owe up to a step, which `ends_with_one` has a draw of its own."""
-        known = Known(*self._arrays, self._first, self._until(until))
+        known = OwedFacts(*self._arrays, self._first, self._until(until))
         pairs = -(-values.shape[1] // PAIR)
         some = max(1, AT_ONCE // pairs)
         for first in range(0, len(keys), some):

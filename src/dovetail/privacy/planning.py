@@ -12,7 +12,7 @@ from dovetail.privacy.accountant import SpentSteps, epsilon_of, noise_for, steps
 from dovetail.spec.privacy import Accountant
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class PrivacyBudget(msgspec.Struct, frozen=True, kw_only=True):
     """A private training: its noise, and what it spends."""
 
     samples: int
@@ -63,7 +63,7 @@ def budget(
     epsilon: float | None = None,
     noise: float | None = None,
     accountant: Accountant = "pld",
-) -> Budget:
+) -> PrivacyBudget:
     """Return what private training comes to: the noise a budget needs, or what some noise spends.
 
     With `epsilon` alone it is the least noise with which all epochs stay within it; with `noise` alone, what they
@@ -76,7 +76,7 @@ def budget(
         noise = noise_for(epsilon or 0.0, delta, rate=rate, steps=planned, accountant=accountant)
     elif epsilon is not None:
         steps = steps_within(epsilon, delta, rate=rate, noise=noise, most=planned, accountant=accountant)
-    return Budget(
+    return PrivacyBudget(
         samples=samples,
         batch=batch,
         epochs=epochs,

@@ -17,7 +17,7 @@ from dovetail.planner.cheapest_route import Route, cheapest, follow, workspace
 from dovetail.planner.hourly import HourlyCost
 from dovetail.planner.layouts.one_process import whole_count
 from dovetail.planner.layouts.room import Room
-from dovetail.planner.layouts.scarce import Asked, Scarce
+from dovetail.planner.layouts.scarce import CappedQuestion, Scarce
 from dovetail.planner.layouts.step_labels import (
     Bounds,
     Rests,
@@ -103,7 +103,7 @@ class OverServers:
             small = self._by_labels(arrays, target_s, caps, goal - beside_price, readers, effort=LEAST_EFFORT)
             if small is not None:
                 return self._answer(small, goal, beside_price, impossible, met)
-            asked = Asked(arrays, target_s, caps, self._least_servers(target_s))
+            asked = CappedQuestion(arrays, target_s, caps, self._least_servers(target_s))
             dear = self._made_dear.bound(asked, cutoff=goal - beside_price, is_late=is_late) * (1 - SLACK)
             bound = max(bound, dear + beside_price)
             if bound >= goal:
@@ -220,7 +220,7 @@ class OverServers:
         return best, best_route
 
     def _first_by_surcharges(
-        self, asked: Asked, readers: int, is_late: Callable[[], bool]
+        self, asked: CappedQuestion, readers: int, is_late: Callable[[], bool]
     ) -> tuple[float, Route | None]:
         """Return a legal route and its price, where making dear what is scarce leads to one."""
         target_s = asked.target_s

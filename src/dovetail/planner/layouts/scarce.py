@@ -36,7 +36,7 @@ Filled = Callable[[Ints, Ints, Ints], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CappedQuestion:
     """What stages are sought for."""
 
     arrays: ProblemArrays
@@ -60,7 +60,7 @@ class Scarce:
         size = work.start.shape[1]
         self._buffers = (np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
 
-    def bound(self, asked: Asked, *, cutoff: float, is_late: Callable[[], bool]) -> float:
+    def bound(self, asked: CappedQuestion, *, cutoff: float, is_late: Callable[[], bool]) -> float:
         """Return the highest bound met on what stages and servers cost an hour, readers left out; up to `cutoff`."""
         best, surcharge = -math.inf, self._at_bound
         for _ in range(RISES):
@@ -78,7 +78,9 @@ class Scarce:
             surcharge = self._risen(surcharge, used, asked.caps.astype(np.float64), self._price)
         return best
 
-    def legal(self, asked: Asked, servers_for: Servers, filled: Filled, *, is_late: Callable[[], bool]) -> Route | None:
+    def legal(
+        self, asked: CappedQuestion, servers_for: Servers, filled: Filled, *, is_late: Callable[[], bool]
+    ) -> Route | None:
         """Return legal stages with their servers, where surcharges lead to some."""
         for share in SHARES:
             surcharge = self._at_share[share]
@@ -98,7 +100,7 @@ class Scarce:
             self._at_share[share] = surcharge / 2  # not all of it: the next throughput is another
         return None
 
-    def _ask(self, asked: Asked, surcharge: Floats, target_s: float, share: float = 1.0) -> float:
+    def _ask(self, asked: CappedQuestion, surcharge: Floats, target_s: float, share: float = 1.0) -> float:
         """Note the cheapest stages by surcharged prices; return their surcharged price."""
         arrays, rows = asked.arrays, len(self._room.caps)
         if arrays.has_egress and share != 1.0:  # as often, in less time

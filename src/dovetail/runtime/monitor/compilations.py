@@ -55,14 +55,14 @@ def _numba(add: Callable[[], None]) -> Iterator[None]:
     """Count what Numba compiles; kernels that it loads from its cache are no compilations."""
     event: Any = importlib.import_module("numba.core.event")
 
-    class Listener(event.Listener):  # type: ignore[misc]
+    class CompileListener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
             add()
 
         def on_end(self, event: Any) -> None:
             add()
 
-    listener = Listener()
+    listener = CompileListener()
     event.register("numba:compile", listener)
     try:
         yield

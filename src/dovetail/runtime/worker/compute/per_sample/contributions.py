@@ -57,7 +57,7 @@ class Written:
         return self._gradients
 
 
-class Products:
+class OuterProducts:
     """Gradients of a linear layer's weight: the sums of products of what came in and what came back."""
 
     def __init__(self, inputs: Tensor, gradients: Tensor) -> None:
@@ -131,9 +131,9 @@ def together(found: list[Contributions]) -> Contributions:
     """Return what several uses of one parameter come to: the gradient of a sample is the sum over them."""
     if len(found) == 1:
         return found[0]
-    products = [each for each in found if isinstance(each, Products)]
+    products = [each for each in found if isinstance(each, OuterProducts)]
     if len(products) == len(found):
-        return Products(
+        return OuterProducts(
             torch.cat([each._inputs for each in products], dim=1),
             torch.cat([each._gradients for each in products], dim=1),
         )

@@ -20,7 +20,7 @@ from dovetail.runtime.worker.compute.per_sample.contributions import (
     MOST_NUMBERS,
     Contributions,
     LookedUp,
-    Products,
+    OuterProducts,
     Written,
 )
 
@@ -130,7 +130,7 @@ def _linear(layer: nn.Linear, watch: Watch) -> Callable[..., Tensor]:
             def made() -> Found:
                 found: Found = []
                 if layer.weight.requires_grad:
-                    found.append((layer.weight, Products(inputs, outputs)))
+                    found.append((layer.weight, OuterProducts(inputs, outputs)))
                 if layer.bias is not None and layer.bias.requires_grad:
                     found.append((layer.bias, Written(outputs.sum(dim=1))))
                 return found
