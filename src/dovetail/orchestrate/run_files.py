@@ -66,6 +66,12 @@ def model_run(
     seed: int,
 ) -> Run:
     """Return a run of a model with such options on such data; without data options, on what `train MODEL` takes."""
+    if is_run_file(name):
+        raise SpecError(
+            f"`{name}` is a file, expected a model",
+            hint=f"a run file is trained as it is: dovetail train {name}; what is measured, planned and trained here "
+            "is a model and its data: dovetail run package.module:function --data FILE",
+        )
     run = _run_of_model(name)
     options = data_options if data_options or data != "clicks" else run.data.options
     if data == "clicks" and "truth" in run.data.options:
